@@ -1,0 +1,42 @@
+"""tfmp: mixed-precision training for TensorFlow and Keras by rewriting graphs. Set `TF_ENABLE_AUTO_MIXED_PRECISION=1`, or see `enable`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "convert_graph_def": "tfmp.engine",
+    "convert_function": "tfmp.engine",
+    "Conversion": "tfmp.engine",
+    "Settings": "tfmp.settings",
+    "LEVELS": "tfmp.settings",
+    "MixedPrecisionWarning": "tfmp.errors",
+    "TfmpError": "tfmp.errors",
+    "SettingsError": "tfmp.errors",
+    "GraphError": "tfmp.errors",
+    "RewriteError": "tfmp.errors",
+}
+"""Public name to the module that holds it; read when first used, so that `import tfmp` imports neither TensorFlow nor NumPy."""
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604  (all are strings)
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name from its home module."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'tfmp' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}.")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from tfmp.engine import Conversion, convert_function, convert_graph_def
+    from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
+    from tfmp.settings import LEVELS, Settings

@@ -1,0 +1,154 @@
+"""What the passes paint on: a type graph, the op lists, what may be painted at all, and the colours with their reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from tfmp.colouring.typegraph import TypeGraph
+from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.errors import GraphError
+from tfmp.graph import kernels
+from tfmp.graph.schema import OpSchema, registered_schema
+from tfmp.graph.view import ARG, RETVAL, Body
+from tfmp.oplists import ALLOW, OpLists
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What one colouring goes by.
+
+    Attributes:
+      format: the 16-bit type.
+      lists: op lists in force.
+      devices: the device types whose kernels must all exist ("GPU", "CPU", "XLA_CPU_JIT", ...); the first is where nodes without a device run.
+      force: paint everything that may be forced (TensorFlow's UNSAFE_FORCE_ALL).
+      fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
+    """
+
+    format: FloatFormat
+    lists: OpLists
+    devices: tuple[str, ...]
+    force: bool = False
+    fetches: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why a vertex has its colour.
+
+    Attributes:
+      rule: what decided, a key of `reasons.WORDS`.
+      cause: the vertex that brought it (the deny op upstream, the sibling in a tensor list), or -1.
+    """
+
+    rule: str
+    cause: int = -1
+
+
+class Canvas:
+    """One body being coloured. Mutable, and known to `colouring` only; `result` hands out what came of it.
+
+    A vertex is 16 bit in the end if it is in `allow` and its type is float32. `deny` keeps it out of the passes that spread `allow`.
+
+    Attributes:
+      graph: the type graph.
+      rules: what the colouring goes by.
+      kind: node to the list its op is on, or None.
+      processable: node to whether its types may be changed at all (1) or not (0).
+      allow, deny: vertex to 1 if it has that colour.
+      reasons: vertex to the reason of its colour, for every vertex that some pass painted or kept.
+    """
+
+    def __init__(self, body: Body, rules: Rules) -> None:
+        """Starts with nothing painted."""
+        self.graph = TypeGraph(body)
+        self.rules = rules
+        self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
+        self.processable = bytearray(self._processable(body, node) for node in range(len(body)))
+        self.allow = bytearray(len(self.graph))
+        self.deny = bytearray(len(self.graph))
+        self.reasons: dict[int, Reason] = {}
+        self._supports: dict[tuple[object, ...], bool] = {}
+
+    def _processable(self, body: Body, node: int) -> bool:
+        """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
+        if body.protos[node] is None or body.names[node] in self.rules.fetches:
+            return False
+        device = body.devices[node].rpartition("device:")[2].partition(":")[0].upper()
+        return not device or self.rules.devices[0].replace("XLA_", "").startswith(device)
+
+    def paint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
+        """Paints `vertex` allow; the first reason stays."""
+        if not self.allow[vertex]:
+            self.allow[vertex] = 1
+            self.reasons[vertex] = Reason(rule, cause)
+
+    def unpaint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
+        """Takes allow off `vertex`."""
+        if self.allow[vertex]:
+            self.allow[vertex] = 0
+            self.reasons[vertex] = Reason(rule, cause)
+
+    def paint_deny(self, vertex: int, rule: str, cause: int = -1) -> None:
+        """Paints `vertex` deny; the first reason stays."""
+        if not self.deny[vertex]:
+            self.deny[vertex] = 1
+            self.reasons[vertex] = Reason(rule, cause)
+
+    def keep(self, node: int, rule: str, cause: int = -1) -> None:
+        """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
+        self.processable[node] = 0
+        for vertex in self.graph.vertices(node):
+            if self.is_float32(vertex):
+                self.paint_deny(vertex, rule, cause)
+
+    def is_float32(self, vertex: int) -> bool:
+        """Returns whether the type of `vertex` is float32: only those are ever changed."""
+        return self.graph.dtype[vertex] == DT_FLOAT
+
+    def kind_at(self, vertex: int) -> str | None:
+        """Returns the list that the op of `vertex` is on, or None."""
+        return self.kind[self.graph.node_of[vertex]]
+
+    def on_lists(self, kinds: Iterable[str]) -> list[int]:
+        """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""
+        wanted = frozenset(kinds)
+        return [vertex for node, kind in enumerate(self.kind) if kind in wanted for vertex in self.graph.vertices(node)]
+
+    def processable_allow_ops(self) -> list[int]:
+        """Returns the vertices of every allowlist node that may be changed."""
+        return [v for v in self.on_lists({ALLOW}) if self.processable[self.graph.node_of[v]]]
+
+    def schema(self, vertex: int) -> OpSchema | None:
+        """Returns the schema of the op of `vertex`; None for pseudo nodes and for calls of library functions by op name."""
+        op = self.graph.op(vertex)
+        if op in (ARG, RETVAL):
+            return None
+        try:
+            return registered_schema(op)
+        except GraphError:
+            return None
+
+    def supports_type(self, vertex: int) -> bool:
+        """Returns whether the op definition lets `vertex` be 16 bit (`SupportsF16DataType`)."""
+        schema = self.schema(vertex)
+        return schema is not None and schema.allows(self.graph.slot(vertex), self.rules.format.number)
+
+    def supports(self, vertex: int) -> bool:
+        """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device of `rules` (`SupportsF16`)."""
+        node = self.graph.node_of[vertex]
+        number = vertex - self.graph.first[node]
+        body = self.graph.body
+        key = (body.ops[node], number, id(body.layouts[node]), tuple(body.types[node]))
+        known = self._supports.get(key)
+        if known is None:
+            known = self._supports[key] = self.supports_type(vertex) and self.kernels_exist(node, {number})
+        return known
+
+    def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:
+        """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device of `rules`."""
+        body = self.graph.body
+        types = body.attr_types(node, dict.fromkeys(changed, self.rules.format.number))
+        return all(kernels.has_kernel(body.ops[node], device, types) for device in self.rules.devices)
+

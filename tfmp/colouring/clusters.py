@@ -1,0 +1,192 @@
+"""The passes for vertices that must agree: tensor lists (one colour for whatever shares a handle) and the edges that close loops.
+
+Facts are those of `auto_mixed_precision.cc`: `FindFloat32TensorListOpClustersAndDenylistUnsafe`, `FindTensorListImplicitFloat32Edges`,
+`ForceColorMatchBetweenTensorListOps`, `ForceColorMatchOnRecurrentEdges`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.typegraph import reach
+from tfmp.dtypes import DT_VARIANT
+from tfmp.errors import GraphError
+from tfmp.graph.schema import Slot
+
+READERS = frozenset({"TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListGetItem", "TensorListPopBack", "TensorListStack"})
+WRITERS = frozenset({
+    "TensorListFromTensor", "TensorListPushBack", "TensorListPushBackBatch", "TensorListScatter", "TensorListScatterV2",
+    "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListSplit",
+})  # fmt: skip
+BORDERS = frozenset({"_Arg", "_Retval", "OptionalFromValue", "OptionalGetValue", "PartitionedCall", "Placeholder", "StatefulPartitionedCall"})
+"""Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`); so are ops that are functions of the library."""
+
+HANDLE = Slot("", fixed=DT_VARIANT)
+
+Clusters = list[list[int]]
+"""Each cluster's element-type vertices."""
+
+
+def find_tensor_lists(canvas: Canvas) -> Clusters:
+    """Returns the clusters of float32 tensor list ops that share a handle, and adds an edge from each writer to each reader of a cluster.
+
+    Clusters with a member that may not be changed, or whose handle crosses a border, are denied.
+    """
+    clusters: Clusters = []
+    done: set[int] = set()
+    for node, op in enumerate(canvas.graph.body.ops):
+        if "TensorList" in op and node not in done and canvas.processable[node] and _element(canvas, node) is not None:
+            if canvas.graph.vertex(node, HANDLE) is not None:
+                clusters.append(_cluster_of(canvas, node, done))
+    for cluster in clusters:
+        for vertex in cluster:
+            if canvas.graph.op(vertex) in READERS:
+                _connect_writers(canvas, vertex)
+    return clusters
+
+
+def _element(canvas: Canvas, node: int) -> int | None:
+    """Returns the vertex of a list op's element type, or None if `node` is no list op or its elements are not float32."""
+    if "TensorList" not in canvas.graph.body.ops[node]:
+        return None
+    for vertex in canvas.graph.vertices(node):
+        slot = canvas.graph.slot(vertex)
+        if slot.attr and slot.index < 0 and canvas.is_float32(vertex):
+            return vertex
+    return None
+
+
+def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
+    graph = canvas.graph
+    members: list[int] = []
+    unsafe = False
+
+    def visit(vertex: int, origin: int) -> None:
+        nonlocal unsafe
+        node = graph.node_of[vertex]
+        element = _element(canvas, node)
+        if element is None:
+            unsafe = unsafe or graph.body.ops[node] in BORDERS or canvas.schema(vertex) is None
+        elif node not in done:
+            done.add(node)
+            members.append(element)
+            unsafe = unsafe or not canvas.processable[node]
+
+    start = graph.vertex(root, HANDLE)
+    reach([start], lambda v: [*graph.fanin[v], *graph.fanout[v]], lambda v: True, visit)  # type: ignore[list-item]
+    if unsafe:
+        for vertex in members:
+            canvas.paint_deny(vertex, "list handle leaves the graph")
+    return sorted(members)
+
+
+def _connect_writers(canvas: Canvas, reader: int) -> None:
+    graph = canvas.graph
+    writers: list[int] = []
+
+    def visit(vertex: int, origin: int) -> None:
+        if graph.op(vertex) in WRITERS:
+            element = _element(canvas, graph.node_of[vertex])
+            if element is not None:
+                writers.append(element)
+
+    handle = graph.vertex(graph.node_of[reader], HANDLE)
+    reach([handle], graph.fanin.__getitem__, lambda v: bool(canvas.processable[graph.node_of[v]]), visit)  # type: ignore[list-item]
+    for writer in writers:
+        graph.add_edge(writer, reader)
+
+
+def match_tensor_lists(canvas: Canvas, clusters: Clusters) -> None:
+    """Gives every cluster one colour: deny if any member is denied, else allow if any is allow."""
+    for cluster in clusters:
+        denied = next((v for v in cluster if canvas.deny[v]), None)
+        allowed = next((v for v in cluster if canvas.allow[v]), None)
+        for vertex in cluster:
+            if denied is not None:
+                canvas.unpaint_allow(vertex, "shares a tensor list with deny", denied)
+                canvas.paint_deny(vertex, "shares a tensor list with deny", denied)
+            elif allowed is not None:
+                canvas.paint_allow(vertex, "shares a tensor list with allow", allowed)
+
+
+def loop_edges(canvas: Canvas) -> list[tuple[int, list[int]]]:
+    """Returns each NextIteration's vertex with the vertices of the Merge nodes it feeds; raises `GraphError` if it feeds anything else."""
+    graph, found = canvas.graph, []
+    for node, op in enumerate(graph.body.ops):
+        if op == "NextIteration":
+            vertex = graph.first[node]
+            for reader in graph.fanout[vertex]:
+                if graph.op(reader) != "Merge":
+                    raise GraphError(f"NextIteration node {graph.body.names[node]!r} feeds {graph.op(reader)}; only Merge may follow it.")
+            found.append((vertex, list(graph.fanout[vertex])))
+    return found
+
+
+def match_loop_edges(canvas: Canvas) -> None:
+    """Makes each NextIteration agree with the Merge nodes it feeds: all allow or none, in one sweep in node order."""
+    for vertex, merges in loop_edges(canvas):
+        _agree(canvas, vertex, merges)
+
+
+def match_loop_edges_everywhere(canvas: Canvas) -> None:
+    """Makes everything that loop edges connect agree, whatever the order of nodes: all allow, or none if one Merge is not."""
+    edges = loop_edges(canvas)
+    groups: dict[int, list[tuple[int, list[int]]]] = {}
+    for (vertex, merges), label in zip(edges, _components(edges), strict=True):
+        groups.setdefault(label, []).append((vertex, merges))
+    for group in groups.values():
+        everything = [merge for _, merges in group for merge in merges]
+        for vertex, _ in group:
+            _agree(canvas, vertex, everything)
+
+
+def _components(edges: Sequence[tuple[int, list[int]]]) -> list[int]:
+    """Returns, for each loop edge, the number of its connected component (edges that share a Merge)."""
+    if not edges:
+        return []
+    numbers = {v: n for n, v in enumerate(dict.fromkeys(v for vertex, merges in edges for v in (vertex, *merges)))}
+    pairs = [(numbers[vertex], numbers[merge]) for vertex, merges in edges for merge in merges]
+    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
+    matrix = coo_array(([1] * len(pairs), (rows, columns)), shape=(len(numbers), len(numbers)))
+    labels = connected_components(matrix, directed=False)[1]
+    return [int(labels[numbers[vertex]]) for vertex, _ in edges]
+
+
+def _agree(canvas: Canvas, vertex: int, merges: list[int]) -> None:
+    stray = next((merge for merge in merges if not canvas.allow[merge]), None)
+    if stray is None:
+        canvas.paint_allow(vertex, "closes a 16-bit loop edge", merges[0] if merges else -1)
+        return
+    for other in (vertex, *merges):
+        canvas.unpaint_allow(other, "closes a float32 loop edge", stray)
+
+
+def retarget_casts(canvas: Canvas) -> None:
+    """Paints the result of an existing Cast to float32 allow if all its readers are, in one sweep in node order."""
+    for vertex in _casts(canvas):
+        _retarget(canvas, vertex)
+
+
+def retarget_casts_everywhere(canvas: Canvas) -> None:
+    """Does `retarget_casts` until nothing changes; only casts that may be changed, and that read no integer too large for the 16-bit type."""
+    todo = [v for v in _casts(canvas) if canvas.processable[canvas.graph.node_of[v]] and not canvas.deny[v] and canvas.supports(v)]
+    while any([_retarget(canvas, vertex) for vertex in todo]):
+        pass
+
+
+def _casts(canvas: Canvas) -> list[int]:
+    graph = canvas.graph
+    vertices = (graph.vertex(node, Slot("DstT")) for node, op in enumerate(graph.body.ops) if op == "Cast")
+    return [v for v in vertices if v is not None and canvas.is_float32(v)]
+
+
+def _retarget(canvas: Canvas, vertex: int) -> bool:
+    readers = canvas.graph.fanout[vertex]
+    if canvas.allow[vertex] or not readers or not all(canvas.allow[reader] for reader in readers):
+        return False
+    canvas.paint_allow(vertex, "existing cast, read by 16-bit ops only", readers[0])
+    return True

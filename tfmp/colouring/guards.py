@@ -1,0 +1,136 @@
+"""The default level's guards: what TensorFlow's pass would convert and the default level keeps in float32, each with its reason.
+
+They run before colours spread, so that what they deny is decided once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfmp import tf_api
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.typegraph import reach
+from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.graph.schema import Slot
+from tfmp.oplists import ALLOW
+
+ELEMENTWISE = frozenset({
+    "Abs", "Add", "AddN", "AddV2", "ClipByValue", "Div", "DivNoNan", "Identity", "Inv", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow",
+    "RealDiv", "Reciprocal", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt", "Square", "SquaredDifference", "StopGradient", "Sub",
+})  # fmt: skip
+"""Ops that a weight update is written with: each element of the result depends on the same element of the inputs."""
+
+CARRIERS = frozenset({
+    "BroadcastTo", "Concat", "ConcatV2", "ExpandDims", "Fill", "Identity", "IdentityN", "Neg", "Pack", "Pad", "PadV2", "Reshape", "Select",
+    "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose",
+})  # fmt: skip
+"""Ops that hand on the values of an input: a constant or an integer behind them is as dangerous as in front."""
+
+READS = frozenset({"ReadVariableOp", "Variable", "VariableV2"})
+WRITE_STEMS = ("Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter")
+
+LARGEST_INTEGER = {10: 1, 4: 255, 6: 127, 5: 32767, 17: 65535}
+"""Bool and the integer types of at most 16 bits (`types.proto`) to the largest magnitude they hold; of wider types any value may come."""
+
+FEW = 16
+"""Constants of at most so many elements are taken for bounds, masks and epsilons, where rounding to zero or one changes what is meant. In larger ones
+(weights of a frozen model) tiny elements are ordinary, and only overflow counts. Our own choice."""
+
+
+def keep_ops_without_kernel(canvas: Canvas) -> None:
+    """Keeps allowlist nodes in float32 that have no 16-bit kernel on a device that will run them (TensorFlow's pass does not ask for those)."""
+    for node, kind in enumerate(canvas.kind):
+        if kind == ALLOW and canvas.processable[node]:
+            first = canvas.graph.first[node]
+            changed = {v - first for v in canvas.graph.vertices(node) if canvas.is_float32(v) and canvas.supports_type(v)}
+            if changed and not canvas.kernels_exist(node, changed):
+                canvas.keep(node, "no kernel")
+
+
+def keep_constant_readers(canvas: Canvas) -> None:
+    """Keeps in float32 whatever reads a constant that the 16-bit type cannot hold, and spreads that as the denylist does.
+
+    Examples for float16: an attention mask of -1e9, an epsilon of 1e-12, a clip bound of 1 - 1e-6.
+    """
+    graph, body = canvas.graph, canvas.graph.body
+    constants = [node for node, op in enumerate(body.ops) if op == "Const" and body.types[node] == [DT_FLOAT]]
+    starts = [graph.first[node] for node in constants if rounds_badly(_value(body.protos[node]), canvas.rules.format)]
+    _keep_readers(canvas, starts, "constant out of range", exempt=())
+
+
+def keep_integer_readers(canvas: Canvas) -> None:
+    """Keeps in float32 what computes with integers that were cast to float32 and may be too large to stay exact (ids, labels, counts, positions).
+
+    Allowlist ops are exempt: a product of rounded factors is what 16 bit means for them.
+    """
+    graph = canvas.graph
+    starts = []
+    for node, op in enumerate(graph.body.ops):
+        if op == "Cast":
+            source, result = graph.vertex(node, Slot("SrcT")), graph.vertex(node, Slot("DstT"))
+            if source is not None and result is not None and canvas.is_float32(result) and _may_be_inexact(graph.dtype[source], canvas.rules.format):
+                starts.append(result)
+    _keep_readers(canvas, starts, "integer from a cast", exempt=(ALLOW,))
+
+
+def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
+    integers = {3, 9, 22, 23, *LARGEST_INTEGER}  # int32, int64, uint32, uint64 and the narrow ones
+    return dtype in integers and LARGEST_INTEGER.get(dtype, 2**31) > target.largest_integer
+
+
+def _keep_readers(canvas: Canvas, starts: list[int], rule: str, exempt: tuple[str, ...]) -> None:
+    """Keeps the nodes that read `starts`, also through carriers, unless their op is on an `exempt` list."""
+    graph = canvas.graph
+
+    def enter(vertex: int) -> bool:
+        return canvas.is_float32(vertex) and canvas.kind_at(vertex) not in exempt
+
+    def onwards(vertex: int) -> list[int]:
+        return graph.fanout[vertex] if vertex in origins or graph.op(vertex) in CARRIERS else []
+
+    origins = frozenset(starts)
+
+    def visit(vertex: int, origin: int) -> None:
+        if vertex not in origins:
+            canvas.keep(graph.node_of[vertex], rule, origin)
+
+    reach(starts, onwards, enter, visit)
+
+
+def keep_weight_updates(canvas: Canvas) -> None:
+    """Keeps in float32 the elementwise arithmetic between a variable's read and a write: master weights, optimizer slots, moving averages.
+
+    TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul).
+    """
+    graph = canvas.graph
+    reads = [v for node, op in enumerate(graph.body.ops) if op in READS for v in graph.vertices(node) if canvas.is_float32(v)]
+    writes = [v for node, op in enumerate(graph.body.ops) if op.startswith(WRITE_STEMS) for v in graph.vertices(node) if canvas.is_float32(v)]
+    from_read = bytearray(len(graph))
+
+    def mark(vertex: int, origin: int) -> None:
+        from_read[vertex] = 1
+
+    reach(reads, graph.fanout.__getitem__, lambda v: graph.op(v) in ELEMENTWISE and canvas.is_float32(v), mark)
+
+    def visit(vertex: int, origin: int) -> None:
+        if from_read[vertex] and graph.op(vertex) in ELEMENTWISE:
+            canvas.keep(graph.node_of[vertex], "weight update", origin)
+
+    reach(writes, graph.fanin.__getitem__, lambda v: graph.op(v) in ELEMENTWISE and canvas.is_float32(v), visit)
+
+
+def _value(proto: tf_api.NodeDef | None) -> np.ndarray:
+    if proto is None:
+        raise TypeError("a pseudo node has no constant")
+    return np.asarray(tf_api.read_tensor(proto.attr["value"].tensor))
+
+
+def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:
+    """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value zero or one that
+    is not 1 into 1. `values` is float32."""
+    rounded = tf_api.rounded(values, target.number)
+    if np.any(np.isfinite(values) & ~np.isfinite(rounded)):
+        return True
+    vanished = (rounded == 0) & (values != 0)
+    became_one = (np.abs(rounded) == 1) & (np.abs(values) != 1)
+    return values.size <= FEW and bool(np.any(vanished | became_one))

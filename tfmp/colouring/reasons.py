@@ -1,0 +1,91 @@
+"""Reasons in words: one sentence for every rule that colours or keeps a type attribute."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tfmp.colouring.passes import Colouring
+from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.view import ARG, RETVAL
+from tfmp.oplists import CLEAR, DENY, INFER
+
+WORDS = {
+    "allowlist": "fast and safe in 16 bit",
+    "forced": "forced by the level",
+    "between allow ops": "lies between ops that are fast in 16 bit",
+    "directly after an allow op": "follows an op that is fast in 16 bit",
+    "next to an allow op": "has no numerical effect and touches a 16-bit op",
+    "shares a tensor list with allow": "shares a tensor list with a 16-bit op",
+    "closes a 16-bit loop edge": "carries a 16-bit value round a loop",
+    "existing cast, read by 16-bit ops only": "an existing cast whose readers are all 16 bit",
+    "denylist": "loses too much in 16 bit",
+    "downstream of deny": "handles what an op that loses too much in 16 bit has computed",
+    "list handle leaves the graph": "its tensor list is used where it cannot be seen",
+    "shares a tensor list with deny": "shares a tensor list with an op that must stay in float32",
+    "closes a float32 loop edge": "carries a value round a loop that stays in float32",
+    "no kernel": "there is no 16-bit kernel on the device",
+    "no 16-bit form": "the op does not allow this type to be 16 bit",
+    "quantized": "the op is quantized",
+    "constant out of range": "works with a constant that the 16-bit type cannot hold",
+    "integer from a cast": "works with integers that 16 bit would round",
+    "weight update": "lies between a variable's read and its write",
+    "fixed type": "the op definition fixes this type",
+    "fetched": "is an argument, a result or fetched, whose type must stay, or runs on another device",
+    "unlisted": "the op is on no list",
+    "nothing asked": "no 16-bit op on both sides of it",
+}
+"""Rule to what it means for a user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What was decided for one type attribute that was float32.
+
+    Attributes:
+      function: name of the body, "" for the main graph.
+      node, op: the node's name and op type.
+      attribute: "T", "T[2]", or "fixed 1".
+      converted: whether it becomes 16 bit.
+      rule: which rule decided (a key of `WORDS`).
+      cause: name of the node that brought it (the deny op upstream, a sibling), or "".
+    """
+
+    function: str
+    node: str
+    op: str
+    attribute: str
+    converted: bool
+    rule: str
+    cause: str
+
+    @property
+    def reason(self) -> str:
+        """One sentence for the user."""
+        via = f" (through {self.cause})" if self.cause else ""
+        return f"{self.op}: {WORDS[self.rule]}{via}"
+
+
+def decisions(function: str, colouring: Colouring) -> Iterator[Decision]:
+    """Yields the decision for every float32 type attribute of one body, in node order."""
+    graph = colouring.graph
+    body = graph.body
+    for vertex, dtype in enumerate(graph.dtype):
+        if dtype == DT_FLOAT:
+            node = graph.node_of[vertex]
+            rule, cause = _why(colouring, vertex)
+            origin = body.names[graph.node_of[cause]] if cause >= 0 else ""
+            yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), rule, origin)
+
+
+def _why(colouring: Colouring, vertex: int) -> tuple[str, int]:
+    node = colouring.graph.node_of[vertex]
+    found = colouring.reasons.get(vertex)
+    if found is not None:
+        return found.rule, found.cause
+    if colouring.graph.body.ops[node] in (ARG, RETVAL) or not colouring.processable[node]:
+        return "fetched", -1
+    if not colouring.graph.slot(vertex).attr:
+        return "fixed type", -1
+    kind = colouring.kinds[node]
+    return ("nothing asked" if kind in (CLEAR, INFER, DENY) else "unlisted"), -1

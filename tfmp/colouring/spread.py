@@ -1,0 +1,165 @@
+"""The passes that spread colours along edges: allow seeds, deny downstream, allow between allow ops, after them, and through clear ops.
+
+Facts and order are those of `auto_mixed_precision.cc` (TensorFlow 2.21): `AddAllowlistOps`, `PropagateDenyFwdThroughClearAndInfer`,
+`AddClearAndInferToAllowIfBetweenAllow`, `AddInferToAllowIfFollowAllow`, `PropagateAllowThroughClear`, `RemoveAllowsetWithFp32`.
+"""
+
+from __future__ import annotations
+
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.typegraph import reach
+from tfmp.dtypes import QUANTIZED
+from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
+
+SPREADING = frozenset({"constant out of range"})
+"""Rules of guards whose deny spreads downstream, as the denylist's does."""
+
+
+def seed_allow(canvas: Canvas) -> None:
+    """Paints every type attribute of every allowlist node allow, and with `force` of every node that may be forced."""
+    for vertex in canvas.processable_allow_ops():
+        canvas.paint_allow(vertex, "allowlist")
+    if canvas.rules.force:
+        for node in canvas.graph.body.proto_nodes:
+            if canvas.processable[node] and _may_be_forced(canvas, node):
+                for vertex in canvas.graph.vertices(node):
+                    if canvas.is_float32(vertex) and canvas.supports(vertex):
+                        canvas.paint_allow(vertex, "forced")
+
+
+def _may_be_forced(canvas: Canvas, node: int) -> bool:
+    """`CanForceFP16`: not a constant, not the fused softmax loss (it has float32 inside), not stateful, no references."""
+    op = canvas.graph.body.ops[node]
+    first = canvas.graph.first[node]
+    schema = canvas.schema(first) if canvas.graph.body.types[node] else None
+    return schema is not None and op not in ("Const", "SoftmaxCrossEntropyWithLogits") and not schema.stateful and not schema.has_refs
+
+
+def spread_deny(canvas: Canvas) -> None:
+    """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op."""
+    if canvas.rules.force:
+        return
+    graph = canvas.graph
+    before_danger = bytearray(len(graph))
+
+    def mark(vertex: int, origin: int) -> None:
+        before_danger[vertex] = 1
+
+    reach(canvas.on_lists({DENY, INFER}), graph.fanin.__getitem__, lambda v: not before_danger[v] and canvas.kind_at(v) == CLEAR, mark)
+    guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
+    roots = [v for v in canvas.on_lists({DENY}) if not canvas.deny[v]]
+    reach(
+        [*roots, *guarded],
+        graph.fanout.__getitem__,
+        lambda v: bool(before_danger[v]) and not canvas.deny[v],
+        lambda v, origin: canvas.paint_deny(v, "denylist" if v == origin else "downstream of deny", -1 if v == origin else origin),
+    )
+
+
+def allow_between(canvas: Canvas) -> None:
+    """Paints clear and infer vertices allow that lie between two allowlist ops, with nothing denied or unsupported on the way."""
+    graph = canvas.graph
+    after = bytearray(len(graph))
+    roots = canvas.processable_allow_ops()
+
+    def enter(vertex: int) -> bool:
+        return (
+            not after[vertex]
+            and canvas.kind_at(vertex) in (CLEAR, INFER)
+            and not canvas.deny[vertex]
+            and bool(canvas.processable[graph.node_of[vertex]])
+            and canvas.is_float32(vertex)
+            and canvas.supports(vertex)
+        )
+
+    def mark(vertex: int, origin: int) -> None:
+        after[vertex] = 1
+
+    reach(roots, graph.fanout.__getitem__, enter, mark)
+    reach(
+        roots,
+        graph.fanin.__getitem__,
+        lambda v: bool(after[v]),
+        lambda v, origin: canvas.paint_allow(v, "between allow ops", origin),
+    )
+
+
+def allow_after(canvas: Canvas) -> None:
+    """Paints an infer vertex allow if something allow feeds it and nothing denied does, in one sweep in node order."""
+    for vertex in _infer_vertices(canvas):
+        _follow(canvas, vertex)
+
+
+def allow_after_everywhere(canvas: Canvas) -> None:
+    """Does `allow_after` until nothing changes, so that the result does not hang on node order; kernels are asked as well."""
+    todo = [v for v in _infer_vertices(canvas) if canvas.supports(v)]
+    waiting = set(todo)
+    while todo:
+        vertex = todo.pop()
+        if _follow(canvas, vertex):
+            todo += [reader for reader in canvas.graph.fanout[vertex] if reader in waiting and not canvas.allow[reader]]
+
+
+def _infer_vertices(canvas: Canvas) -> list[int]:
+    return [
+        v
+        for v in canvas.on_lists({INFER})
+        if canvas.processable[canvas.graph.node_of[v]] and not canvas.deny[v] and canvas.is_float32(v) and canvas.supports_type(v)
+    ]
+
+
+def _follow(canvas: Canvas, vertex: int) -> bool:
+    """Paints one infer vertex if it follows allow; returns whether it did."""
+    fanin = canvas.graph.fanin[vertex]
+    if canvas.allow[vertex] or any(canvas.deny[source] for source in fanin):
+        return False
+    causes = [source for source in fanin if canvas.allow[source]]
+    if causes:
+        canvas.paint_allow(vertex, "directly after an allow op", causes[0])
+    return bool(causes)
+
+
+def allow_through_clear(canvas: Canvas) -> None:
+    """Paints clear vertices allow that are connected to an allow vertex through clear ones, upwards or downwards."""
+    graph = canvas.graph
+
+    def enter(vertex: int) -> bool:
+        node = graph.node_of[vertex]
+        return (
+            canvas.kind[node] == CLEAR
+            and not canvas.allow[vertex]
+            and not canvas.deny[vertex]
+            and bool(canvas.processable[node])
+            and canvas.is_float32(vertex)
+            and canvas.supports(vertex)
+            and not reads_reference_variable(canvas, node)
+        )
+
+    starts = [v for v in range(len(graph)) if canvas.allow[v] and canvas.processable[graph.node_of[v]]]
+    reach(starts, lambda v: [*graph.fanin[v], *graph.fanout[v]], enter, lambda v, origin: canvas.paint_allow(v, "next to an allow op", origin))
+
+
+def reads_reference_variable(canvas: Canvas, node: int) -> bool:
+    """Returns whether `node` is the Identity that reads a v1 variable, or the Enter that takes such a read into a loop.
+
+    TensorFlow leaves those alone (`NodeImplicitlyReadsNonResourceVariable`): a cast between a reference and its read would break loops.
+    """
+    body = canvas.graph.body
+    if body.ops[node] not in ("Identity", "Enter") or not body.inputs[node]:
+        return False
+    source = body.inputs[node][0][0]
+    if body.ops[node] == "Identity":
+        return body.ops[source] in ("Variable", "VariableV2")
+    return reads_reference_variable(canvas, source)
+
+
+def drop_unsupported(canvas: Canvas) -> None:
+    """Takes allow off the attributes of allowlist nodes that their op definition does not let be 16 bit, and off quantized nodes."""
+    body = canvas.graph.body
+    for vertex in canvas.on_lists({ALLOW}):
+        if not canvas.allow[vertex]:
+            continue
+        if not canvas.supports_type(vertex):
+            canvas.unpaint_allow(vertex, "no 16-bit form")
+        elif QUANTIZED.intersection(body.types[canvas.graph.node_of[vertex]]):
+            canvas.unpaint_allow(vertex, "quantized")

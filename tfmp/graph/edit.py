@@ -1,0 +1,88 @@
+"""The only writer of graph protos. It works on copies: the protos that a `Body` was read from are never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.schema import Slot
+from tfmp.graph.view import Body, Edge
+
+
+class GraphEditor:
+    """Edits a copy of one body's proto.
+
+    Attributes:
+      body: the view of the proto before any edit; node numbers are its.
+    """
+
+    def __init__(self, body: Body, original: tf_api.FunctionDef | tf_api.GraphDef) -> None:
+        """Copies `original`, the proto that `body` was read from."""
+        self.body = body
+        self.proto = type(original)()
+        self.proto.CopyFrom(original)
+        self._nodes = self.proto.node_def if body.name else self.proto.node
+        self._offset = next(body.proto_nodes, 0)
+
+    def node(self, number: int) -> tf_api.NodeDef:
+        """Returns the copy's node with the body's number."""
+        return self._nodes[number - self._offset]
+
+    def retype(self, number: int, slot: Slot, dtype: int) -> None:
+        """Sets one type attribute; a node that the body read as a newer op becomes that op."""
+        node = self.node(number)
+        if node.op != self.body.ops[number]:
+            node.op = self.body.ops[number]
+            node.attr["U"].type = DT_FLOAT
+        if slot.index < 0:
+            node.attr[slot.attr].type = dtype
+        else:
+            node.attr[slot.attr].list.type[slot.index] = dtype
+
+    def add_cast(self, name: str, source: str, device: str, origin: int, target: int) -> str:
+        """Adds a Cast of the tensor written `source`; returns how its output is written."""
+        node = self._nodes.add(name=name, op="Cast", device=device)
+        node.input.append(source)
+        node.attr["SrcT"].type = origin
+        node.attr["DstT"].type = target
+        node.attr["Truncate"].b = False
+        return f"{name}:y:0" if self.body.name else name
+
+    def add_constant(self, name: str, like: int, dtype: int) -> str:
+        """Adds a copy of the Const numbered `like` with its value rounded to `dtype`; returns how its output is written."""
+        old = self.body.protos[like]
+        node = self._nodes.add()
+        node.CopyFrom(old)
+        node.name = name
+        node.attr["dtype"].type = dtype
+        value = tf_api.read_tensor(node.attr["value"].tensor)
+        node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(value, dtype))
+        return f"{name}:output:0" if self.body.name else name
+
+    def redirect(self, reader: Edge, text: str) -> None:
+        """Makes one data input, or one result of the function, read the tensor written `text`."""
+        number, port = reader
+        if self.body.protos[number] is None:
+            self.proto.ret[self.body.names[number]] = text
+        else:
+            self.node(number).input[port] = text  # data inputs precede control inputs (NodeDef.input)
+
+
+def renamed(definition: tf_api.FunctionDef, new_names: Mapping[str, str], function_attrs: Mapping[str, Iterable[str]]) -> tf_api.FunctionDef:
+    """Returns a copy of `definition` under its new name whose calls go to the new names of what they call.
+
+    Args:
+      definition: a function definition; not changed.
+      new_names: old name to new name.
+      function_attrs: op type to the attributes of it that name functions; other ops keep what they name.
+    """
+    copy = tf_api.FunctionDef()
+    copy.CopyFrom(definition)
+    copy.signature.name = new_names.get(copy.signature.name, copy.signature.name)
+    for node in copy.node_def:
+        for attr in function_attrs.get(node.op, ()):
+            value = node.attr.get(attr)
+            for function in [] if value is None else [value.func] if value.HasField("func") else value.list.func:
+                function.name = new_names.get(function.name, function.name)
+    return copy

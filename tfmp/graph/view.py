@@ -1,0 +1,191 @@
+"""One function body or one main graph, read once into plain lists: nodes, edges, and the type of every slot.
+
+A FunctionDef names tensors `argument` or `node:output:index`, a GraphDef `node:port`; both come out the same here. A function's arguments and results
+become pseudo nodes (`_Arg`, `_Retval`), as they do in TensorFlow's own optimizer (`grappler_item_builder`, `functions.cc`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT, REF_OFFSET
+from tfmp.errors import GraphError
+from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
+
+ARG, RETVAL = "_Arg", "_Retval"
+
+_ARG_LAYOUT = Layout((Slot("T"),), (), (0,), {"output": 0})
+_RETVAL_LAYOUT = Layout((Slot("T"),), (0,), (), {})
+
+Edge = tuple[int, int]
+"""Number of the source node and of its output port."""
+
+_Finder = Callable[[str], Edge]
+
+
+@dataclasses.dataclass
+class Body:
+    """One graph, nodes numbered from 0 in the order: arguments, the proto's nodes, results. Filled by `read_function` or `read_graph`, then only read.
+
+    Attributes:
+      name: the function's name, or "" for a main graph.
+      names: node names; an argument or result has its own name.
+      ops: op type of each node.
+      devices: device string of each node, "" if unplaced.
+      layouts: layout of each node.
+      types: type number of each slot of each node.
+      inputs: data inputs of each node, in port order.
+      protos: each node's NodeDef, None for pseudo nodes. Never written to.
+      attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
+    """
+
+    name: str
+    names: list[str] = dataclasses.field(default_factory=list)
+    ops: list[str] = dataclasses.field(default_factory=list)
+    devices: list[str] = dataclasses.field(default_factory=list)
+    layouts: list[Layout] = dataclasses.field(default_factory=list)
+    types: list[list[int]] = dataclasses.field(default_factory=list)
+    inputs: list[list[Edge]] = dataclasses.field(default_factory=list)
+    protos: list[tf_api.NodeDef | None] = dataclasses.field(default_factory=list)
+    attrs: Mapping[str, tf_api.AttrValue] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Returns the number of nodes, pseudo nodes included."""
+        return len(self.names)
+
+    @property
+    def proto_nodes(self) -> Iterator[int]:
+        """The numbers of the nodes that are in the proto."""
+        return (node for node, proto in enumerate(self.protos) if proto is not None)
+
+    def readers(self) -> list[list[list[Edge]]]:
+        """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
+        found: list[list[list[Edge]]] = [[[] for _ in layout.outputs] for layout in self.layouts]
+        for node, edges in enumerate(self.inputs):
+            for port, (source, output) in enumerate(edges):
+                found[source][output].append((node, port))
+        return found
+
+    def attr_types(self, node: int, changed: Mapping[int, int]) -> dict[str, tuple[int, ...]]:
+        """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
+        types: dict[str, tuple[int, ...]] = {}
+        for number, (slot, dtype) in enumerate(zip(self.layouts[node].slots, self.types[node], strict=True)):
+            if slot.attr:
+                types[slot.attr] = (*types.get(slot.attr, ()), changed.get(number, dtype))
+        return types
+
+    def tensor_name(self, edge: Edge) -> str:
+        """Returns how a NodeDef of this body writes the tensor `edge`."""
+        source, port = edge
+        if self.ops[source] == ARG and self.protos[source] is None:
+            return self.names[source]
+        if not self.name:
+            return f"{self.names[source]}:{port}" if port else self.names[source]
+        argument, first = max(((a, f) for a, f in self.layouts[source].first_output.items() if f <= port), key=lambda pair: pair[1])
+        return f"{self.names[source]}:{argument}:{port - first}"
+
+    def _add(self, name: str, op: str, layout: Layout, types: list[int], proto: tf_api.NodeDef | None) -> None:
+        self.names.append(name)
+        self.ops.append(op)
+        self.devices.append(proto.device if proto is not None else "")
+        self.layouts.append(layout)
+        self.types.append(types)
+        self.protos.append(proto)
+        self.inputs.append([])
+
+
+def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of `function`.
+
+    Args:
+      function: a definition as the eager context or a GraphDef's library holds it.
+      library: schemas of functions that nodes may name as their op type.
+
+    Raises:
+      GraphError: an op is unknown, or a node reads something that is not there.
+    """
+    body = Body(function.signature.name, attrs=function.attr)
+    for arg in function.signature.input_arg:
+        body._add(arg.name, ARG, _ARG_LAYOUT, [arg.type], None)
+    arguments = {name: (node, 0) for node, name in enumerate(body.names)}
+    _add_nodes(body, function.node_def, library)
+    numbers = {body.names[node]: node for node in range(len(arguments), len(body))}
+
+    def find(text: str) -> Edge:
+        if text in arguments:
+            return arguments[text]
+        name, _, rest = text.partition(":")
+        argument, _, index = rest.partition(":")
+        node = numbers[name]
+        return node, body.layouts[node].first_output[argument] + int(index or 0)
+
+    _connect(body, find)
+    for arg in function.signature.output_arg:
+        body._add(arg.name, RETVAL, _RETVAL_LAYOUT, [arg.type], None)
+        body.inputs[-1] = [_resolved(find, function.ret[arg.name], body, arg.name)]
+    return body
+
+
+def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
+    body = Body("")
+    _add_nodes(body, graph.node, library)
+    numbers = {name: node for node, name in enumerate(body.names)}
+
+    def find(text: str) -> Edge:
+        name, _, port = text.partition(":")
+        return numbers[name], int(port or 0)
+
+    _connect(body, find)
+    return body
+
+
+def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSchema]:
+    """Returns the signature of each function as the schema of an op with its name (`FunctionLibraryDefinition::LookUpOpDef`)."""
+    return {function.signature.name: OpSchema(function.signature) for function in functions}
+
+
+NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatchNormGradV2"}
+"""Ops that are read as their newer version, whose statistics have a type of their own, U, and stay float32 (`ConvertBatchNormOpsToV2`)."""
+
+
+def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
+    for proto in nodes:
+        op, attrs = NEWER.get(proto.op, proto.op), proto.attr
+        schema = library[op] if op in library else registered_schema(op)
+        layout = schema.layout(attrs)
+        types = schema.types(layout, attrs)
+        if op != proto.op:
+            types[layout.number[Slot("U")]] = DT_FLOAT
+        body._add(proto.name, op, layout, types, proto)
+
+
+def _connect(body: Body, find: _Finder) -> None:
+    for node, proto in enumerate(body.protos):
+        if proto is None:
+            continue
+        edges = [_resolved(find, text, body, proto.name) for text in proto.input if text[0] != "^"]
+        if len(edges) != len(body.layouts[node].inputs):
+            raise GraphError(f"{proto.op} node {proto.name!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(body.layouts[node].inputs)}.")
+        body.inputs[node] = edges
+
+
+def _resolved(find: _Finder, text: str, body: Body, reader: str) -> Edge:
+    try:
+        source, port = edge = find(text)
+    except (KeyError, ValueError):
+        raise GraphError(f"node {reader!r}{_where(body)} reads {text!r}, which is not there.") from None
+    if port >= len(body.layouts[source].outputs):
+        raise GraphError(f"node {reader!r}{_where(body)} reads output {port} of {body.names[source]!r}, which has {len(body.layouts[source].outputs)}.")
+    return edge
+
+
+def _where(body: Body) -> str:
+    return f" of function {body.name!r}" if body.name else ""
+
+
+def plain(dtype: int) -> int:
+    """Returns the type that a reader of a tensor of type `dtype` sees: a reference's value type, else `dtype` itself."""
+    return dtype - REF_OFFSET if dtype > REF_OFFSET else dtype

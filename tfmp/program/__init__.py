@@ -1,0 +1,1 @@
+"""Many functions as one program: which functions a root reaches, through which nodes, and on which device each one runs."""

@@ -1,0 +1,71 @@
+"""A root graph and every function it reaches, read once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from tfmp import tf_api
+from tfmp.graph.schema import OpSchema
+from tfmp.graph.view import Body, library_schemas, read_function, read_graph
+from tfmp.program.calls import call_nodes, is_compiled
+
+Lookup = Callable[[str], tf_api.FunctionDef]
+"""Function name to its definition."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A root and the functions that it calls, directly or not, through the ops of `calls.CALLING_OPS`.
+
+    Attributes:
+      root: name of the root function, or "" for a main graph.
+      bodies: name to body, callers before callees where there is no recursion; the root comes first.
+      definitions: name to the proto that a body was read from.
+      compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
+      interpreted: names of the bodies that some path reaches without it. A body may be in both.
+    """
+
+    root: str
+    bodies: Mapping[str, Body]
+    definitions: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
+    compiled: frozenset[str]
+    interpreted: frozenset[str]
+
+    @property
+    def size(self) -> int:
+        """Number of nodes in all bodies."""
+        return sum(len(body) for body in self.bodies.values())
+
+
+def from_function(name: str, lookup: Lookup) -> Program:
+    """Returns the program whose root is the function `name`; `lookup` raises for a name it does not know."""
+    definition = lookup(name)
+    return _explore(read_function(definition, {}), {name: definition}, lookup, {})
+
+
+def from_graph(graph: tf_api.GraphDef) -> Program:
+    """Returns the program whose root is the main graph of `graph` and whose functions come from its library."""
+    library = {function.signature.name: function for function in graph.library.function}
+    schemas = library_schemas(graph.library.function)
+    return _explore(read_graph(graph, schemas), {"": graph}, library.__getitem__, schemas)
+
+
+def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.GraphDef], lookup: Lookup, schemas: Mapping[str, OpSchema]) -> Program:
+    bodies = {root.name: root}
+    reached = {True: set[str](), False: set[str]()}
+    todo = [(root.name, False)]
+    while todo:
+        name, under_xla = todo.pop()
+        if name not in bodies:
+            definition = definitions[name] = lookup(name)
+            bodies[name] = read_function(definition, schemas)
+        body = bodies[name]
+        compiled = under_xla or is_compiled(body.attrs)
+        if name in reached[compiled]:
+            continue
+        reached[compiled].add(name)
+        for node, names in call_nodes(body):
+            asks = is_compiled(body.protos[node].attr)  # type: ignore[union-attr]
+            todo += [(callee, compiled or asks) for callee in reversed(names)]
+    return Program(root.name, bodies, definitions, frozenset(reached[True]), frozenset(reached[False]))

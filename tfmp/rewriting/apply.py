@@ -1,0 +1,98 @@
+"""Carries out a plan on a copy of the proto, and verifies the result before anyone sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT
+from tfmp.errors import RewriteError
+from tfmp.graph import kernels
+from tfmp.graph.edit import GraphEditor
+from tfmp.graph.schema import OpSchema
+from tfmp.graph.view import Body, plain, read_function, read_graph
+from tfmp.rewriting.plan import InsertCast, Plan
+
+Proto = tf_api.FunctionDef | tf_api.GraphDef
+
+
+def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Proto:
+    """Returns a copy of `original` with the edits of `plan`; `original` is not changed.
+
+    Args:
+      plan: edits of the body that was read from `original`.
+      original: the FunctionDef or GraphDef.
+      library: schemas of functions that nodes name as their op.
+      devices: device types on which every changed node must have a kernel.
+
+    Raises:
+      RewriteError: the result would not run: a tensor and its reader disagree on the type, a changed node has no kernel, or a name is there twice.
+    """
+    editor = GraphEditor(plan.body, original)
+    for retype in plan.retypes:
+        editor.retype(retype.node, retype.slot, retype.dtype)
+    for cast in plan.casts:
+        text = _add(editor, cast)
+        for reader in cast.readers:
+            editor.redirect(reader, text)
+    reread = read_function(editor.proto, library) if plan.body.name else read_graph(editor.proto, library)
+    verify(plan.body, reread, devices)
+    return editor.proto
+
+
+def _add(editor: GraphEditor, cast: InsertCast) -> str:
+    body = editor.body
+    node = cast.source[0]
+    if cast.constant:
+        return editor.add_constant(cast.name, node, cast.target.number)
+    text = editor.add_cast(cast.name, body.tensor_name(cast.source), body.devices[node], cast.origin.number, cast.target.number)
+    if cast.round_trip:
+        text = editor.add_cast(f"{cast.name}-Back", text, body.devices[node], cast.target.number, DT_FLOAT)
+    return text
+
+
+def verify(before: Body, after: Body, devices: tuple[str, ...]) -> None:
+    """Raises `RewriteError` unless `after` is a sound rewrite of `before`, whoever made it.
+
+    Checked: every reader has the type of what it reads; arguments and results are as before; names are unique; every node whose types changed has a
+    kernel on each of `devices`.
+    """
+    if len(set(after.names)) < len(after) - _pseudo(after):
+        raise RewriteError(f"{_name(after)}: two nodes have the same name.")
+    signature = [(body.names[n], body.ops[n], body.types[n]) for body in (before, after) for n in range(len(body)) if body.protos[n] is None]
+    if signature[: len(signature) // 2] != signature[len(signature) // 2 :]:
+        raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
+    _verify_edges(after)
+    types = dict(zip(before.names, before.types, strict=True))
+    for node in after.proto_nodes:
+        name = after.names[node]
+        if after.types[node] != types.get(name) and name in types:
+            _verify_kernel(after, node, devices)
+
+
+def _pseudo(body: Body) -> int:
+    return sum(proto is None for proto in body.protos)
+
+
+def _verify_edges(body: Body) -> None:
+    for node, edges in enumerate(body.inputs):
+        slots, types = body.layouts[node].inputs, body.types[node]
+        for port, (source, output) in enumerate(edges):
+            given = plain(body.types[source][body.layouts[source].outputs[output]])
+            wanted = plain(types[slots[port]])
+            if given != wanted and wanted and given:  # 0: a type that neither the node nor its op definition gives
+                raise RewriteError(
+                    f"{_name(body)}: input {port} of {body.ops[node]} node {body.names[node]!r} wants type {wanted}, but "
+                    f"{body.ops[source]} node {body.names[source]!r} gives type {given}."
+                )
+
+
+def _verify_kernel(body: Body, node: int, devices: tuple[str, ...]) -> None:
+    types = body.attr_types(node, {})
+    for device in devices:
+        if not kernels.has_kernel(body.ops[node], device, types):
+            raise RewriteError(f"{_name(body)}: {body.ops[node]} node {body.names[node]!r} has no kernel on {device} for the types {types}.")
+
+
+def _name(body: Body) -> str:
+    return f"function {body.name!r}" if body.name else "the main graph"

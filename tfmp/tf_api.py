@@ -1,0 +1,123 @@
+"""The border to TensorFlow: the only module of tfmp that imports TensorFlow's private modules.
+
+What is taken is the same, name for name, in TensorFlow 2.18 to 2.21. A TensorFlow version that moves something is handled here and nowhere else.
+Importing this module imports TensorFlow; nothing that runs before TensorFlow does may import it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import Message
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, op_def_pb2, tensor_pb2
+from tensorflow.python.eager import context as _context
+from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
+from tensorflow.python.eager.polymorphic_function import transform as _transform
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import kernels as _kernels
+from tensorflow.python.framework import op_def_registry as _op_def_registry
+from tensorflow.python.framework import tensor_util as _tensor_util
+from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
+
+from tfmp.errors import TfmpError
+
+OLDEST, NEWEST = (2, 18), (2, 21)
+"""TensorFlow versions on which the whole test suite has passed."""
+
+AttrValue = attr_value_pb2.AttrValue
+FunctionDef = function_pb2.FunctionDef
+GraphDef = graph_pb2.GraphDef
+NodeDef = node_def_pb2.NodeDef
+OpDef = op_def_pb2.OpDef
+TensorProto = tensor_pb2.TensorProto
+AtomicFunction = _atomic_function.AtomicFunction
+OpError = tf.errors.OpError
+
+__all__ = [
+    "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
+    "add_function", "check_version", "concrete_function_callbacks", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
+    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "version_is_supported",
+]  # fmt: skip
+
+
+def version_is_supported() -> bool:
+    """Returns whether the running TensorFlow is one of 2.18 to 2.21."""
+    return OLDEST <= tuple(int(part) for part in tf.__version__.split(".")[:2]) <= NEWEST
+
+
+def check_version() -> None:
+    """Raises `TfmpError` if the running TensorFlow is older than 2.18; a newer one than 2.21 is let through."""
+    if tuple(int(part) for part in tf.__version__.split(".")[:2]) < OLDEST:
+        raise TfmpError(f"TensorFlow is {tf.__version__}; tfmp needs 2.18 or later: pip install 'tensorflow>=2.18,<2.22'.")
+
+
+def op_def(op: str) -> OpDef | None:
+    """Returns the registered definition of `op`, custom ops included, or None if there is none."""
+    return _op_def_registry.get(op)
+
+
+def kernels_of(op: str) -> Sequence[Any]:
+    """Returns the `KernelDef`s that this process has registered for `op`, GPU kernels included where the build has them."""
+    return _kernels.get_registered_kernels_for_op(op).kernel
+
+
+@functools.lru_cache(maxsize=None)
+def register_xla_kernels() -> None:
+    """Makes `kernels_of` list the XLA_CPU_JIT and XLA_GPU_JIT kernels, which TensorFlow otherwise registers at the first XLA compilation."""
+    _pywrap_xla_ops.get_cpu_kernel_names()
+
+
+def concrete_function_callbacks() -> list[Callable[[ConcreteFunction], None]]:
+    """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
+    return _transform.CONCRETE_FUNCTION_CALLBACKS
+
+
+def executing_eagerly() -> bool:
+    """Returns whether a function called now would run now, rather than become a call node of a graph being built."""
+    return bool(_context.context().executing_eagerly())
+
+
+def has_function(name: str) -> bool:
+    """Returns whether the eager context knows a function called `name`."""
+    return bool(_context.context().has_function(name))
+
+
+def function_definition(name: str) -> FunctionDef:
+    """Returns a copy of the definition that the eager context holds for the function `name`; raises `OpError` if there is none."""
+    return _context.context().get_function_def(name)
+
+
+def add_function(definition: FunctionDef) -> None:
+    """Registers `definition` with the eager context under its own name."""
+    _context.context().add_function_def(definition)
+
+
+def new_atomic_function(definition: FunctionDef, like: AtomicFunction, children: Sequence[AtomicFunction]) -> AtomicFunction:
+    """Registers `definition` and returns the handle that removes it again when the last reference goes.
+
+    The new function has the type and the call options of `like`, and keeps `children` (what it calls) and `like`'s graph alive.
+    """
+    add_function(definition)
+    return AtomicFunction(
+        definition.signature.name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph
+    )
+
+
+def read_tensor(proto: TensorProto) -> Any:
+    """Returns the value of a constant as a NumPy array."""
+    return _tensor_util.MakeNdarray(proto)
+
+
+def rounded(value: Any, dtype_number: int) -> Any:
+    """Returns the float32 array `value` rounded to the `DataType` with that number and back."""
+    with np.errstate(over="ignore"):
+        return value.astype(tf.dtypes.as_dtype(dtype_number).as_numpy_dtype).astype(np.float32)
+
+
+def make_tensor(value: Any, dtype_number: int) -> TensorProto:
+    """Returns `value`, rounded to the `DataType` with that number, as a tensor proto."""
+    return _tensor_util.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype_number))
