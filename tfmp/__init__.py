@@ -5,12 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfmp import startup
+
 __version__ = "0.1.0"
 
 _HOME = {
     "convert_graph_def": "tfmp.engine",
     "convert_function": "tfmp.engine",
     "Conversion": "tfmp.engine",
+    "enable": "tfmp.hooks.activation",
+    "disable": "tfmp.hooks.activation",
+    "mixed_precision": "tfmp.hooks.activation",
+    "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
+    "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
+    "report": "tfmp.reports.account",
     "Settings": "tfmp.settings",
     "LEVELS": "tfmp.settings",
     "MixedPrecisionWarning": "tfmp.errors",
@@ -39,4 +47,9 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from tfmp.engine import Conversion, convert_function, convert_graph_def
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
+    from tfmp.hooks.activation import disable, enable, mixed_precision
+    from tfmp.hooks.optimizer import disable_mixed_precision_graph_rewrite, enable_mixed_precision_graph_rewrite
+    from tfmp.reports.account import report
     from tfmp.settings import LEVELS, Settings
+
+startup.install()

@@ -54,6 +54,7 @@ class Conversion:
       settings: what the conversion went by.
       bodies: name to conversion of the root and of every function it reaches.
       lists: the op lists that were in force.
+      originals: name to the proto before.
       seconds: wall-clock time of the conversion.
     """
 
@@ -62,8 +63,8 @@ class Conversion:
     settings: Settings
     bodies: Mapping[str, BodyConversion]
     lists: OpLists
+    originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
     seconds: float
-    original: tf_api.GraphDef | None = None
 
     @property
     def converted(self) -> int:
@@ -88,10 +89,10 @@ class Conversion:
     @property
     def graph_def(self) -> tf_api.GraphDef:
         """The converted GraphDef with its whole function library; only for what came in as a GraphDef."""
-        if self.original is None:
+        if self.root:
             raise AttributeError("this conversion came from a function; its definitions are in `bodies`.")
         result = tf_api.GraphDef()
-        result.CopyFrom(self.original)
+        result.CopyFrom(self.originals[""])
         result.ClearField("node")
         result.node.extend(self.bodies[""].proto.node)
         for function in result.library.function:
@@ -136,7 +137,7 @@ def convert(program: Program, settings: Settings, library: Mapping[str, OpSchema
         original = program.definitions[name]
         proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else rules.devices)
         bodies[name] = BodyConversion(colouring, plan, proto)
-    return Conversion(program.root, target, settings, bodies, lists, time.perf_counter() - start)
+    return Conversion(program.root, target, settings, bodies, lists, program.definitions, time.perf_counter() - start)
 
 
 def _devices(program: Program, name: str, settings: Settings) -> tuple[str, ...]:
@@ -174,8 +175,7 @@ def convert_graph_def(
     program = from_graph(graph_def)
     body = program.bodies[""]
     kept = _kept(body.names, [*fetches, *feeds]) or frozenset(_unread(program))
-    conversion = convert(program, chosen, library_schemas(graph_def.library.function), kept)
-    return dataclasses.replace(conversion, original=graph_def)
+    return convert(program, chosen, library_schemas(graph_def.library.function), kept)
 
 
 def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16", level: str = "default", device: str = "CPU", **settings: Any) -> Conversion:

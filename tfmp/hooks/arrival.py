@@ -1,0 +1,21 @@
+"""What happens when TensorFlow or a Keras has been imported. Imports nothing but the standard library until then."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+_INSTALLERS = {
+    "tensorflow": ("tfmp.hooks.tf_function", "install"),
+    "keras": ("tfmp.hooks.keras_compile", "install_keras"),
+    "tf_keras": ("tfmp.hooks.keras_compile", "install_tf_keras"),
+}
+"""Imported module to (module, function) that installs the hook for it. Installing changes nothing by itself: each hook asks, at every trace and every
+`compile`, whether mixed precision is on, so that the variable may be set at any time."""
+
+
+def arrived(module_name: str, module: ModuleType) -> None:
+    """Installs the hook for a module that has just been imported; does nothing for a module that tfmp does not watch."""
+    if module_name in _INSTALLERS:
+        home, function = _INSTALLERS[module_name]
+        getattr(importlib.import_module(home), function)()

@@ -1,0 +1,111 @@
+"""From a float32 function of the eager context to a converted one that is registered beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from absl import logging
+
+from tfmp import engine, tf_api
+from tfmp.hooks import dumps, hardware, notices
+from tfmp.engine import Conversion
+from tfmp.graph.edit import renamed
+from tfmp.program.calls import CALLING_OPS, call_nodes
+from tfmp.reports.account import LEDGER, Record, Shape, make_record
+from tfmp.settings import Settings
+
+_numbers = itertools.count()
+_FUNCTION_ATTRS = {row.op: row.function_attrs for row in CALLING_OPS.values()}
+
+
+def convert_for_running(function: tf_api.AtomicFunction, settings: Settings) -> tf_api.AtomicFunction | None:
+    """Converts the program whose root is `function`, registers it, and returns what to call; None if nothing in it was converted.
+
+    Leaves a record in the account, a log line, and where it is due a warning.
+
+    Raises:
+      GraphError, RewriteError: the program could not be converted; nothing was registered.
+    """
+    decision = hardware.decide(settings, hardware.detect())
+    if decision.caution:
+        notices.hardware_caution(decision.caution)
+    if decision.settings is None:
+        return None
+    conversion = engine.convert_named(function.name, tf_api.function_definition, decision.settings)
+    _account(conversion, make_record(conversion, _Shapes(function)))
+    if decision.settings.log_path:
+        dumps.write(conversion, decision.settings.log_path)
+    return register(conversion, function) if conversion.changed else None
+
+
+def _account(conversion: Conversion, record: Record) -> None:
+    notices.check_overrides(conversion)
+    if record.converted or record.kept:
+        LEDGER.add(record)
+        logging.info("tfmp: %s", record)
+    if record.converted:
+        notices.something_converted()
+    elif record.kept:
+        notices.nothing_converted(record)
+
+
+def register(conversion: Conversion, function: tf_api.AtomicFunction) -> tf_api.AtomicFunction:
+    """Registers the changed bodies of `conversion`, and what calls them, under new names; returns the root's handle, which owns the others."""
+    affected = _affected(conversion)
+    number = next(_numbers)
+    new_names = {name: f"{name}_tfmp_{conversion.format.name}_{number}" for name in affected}
+    children = [
+        tf_api.new_atomic_function(renamed(conversion.bodies[name].proto, new_names, _FUNCTION_ATTRS), function, ())
+        for name in affected
+        if name != conversion.root
+    ]
+    root = renamed(conversion.bodies[conversion.root].proto, new_names, _FUNCTION_ATTRS)
+    return tf_api.new_atomic_function(root, function, [*function.children, *children])
+
+
+def _affected(conversion: Conversion) -> list[str]:
+    """The bodies that changed and those that call them, directly or not."""
+    callers: dict[str, set[str]] = {}
+    for name, result in conversion.bodies.items():
+        for _, callees in call_nodes(result.plan.body):
+            for callee in callees:
+                callers.setdefault(callee, set()).add(name)
+    affected = {name for name, result in conversion.bodies.items() if not result.plan.empty}
+    todo = list(affected)
+    while todo:
+        new = callers.get(todo.pop(), set()) - affected
+        affected |= new
+        todo += new
+    return [name for name in conversion.bodies if name in affected]
+
+
+class _Shapes:
+    """Shapes of nodes, from the Python graphs that the functions were traced into."""
+
+    def __init__(self, function: tf_api.AtomicFunction) -> None:
+        self._graphs = dict(self._all_graphs(function))
+
+    def _all_graphs(self, function: tf_api.AtomicFunction) -> Iterator[tuple[str, object]]:
+        seen, todo = set(), [function]
+        while todo:
+            atomic = todo.pop()
+            name = atomic.name.decode() if isinstance(atomic.name, bytes) else atomic.name
+            if name not in seen:
+                seen.add(name)
+                todo += getattr(atomic, "children", ())
+                graph = getattr(atomic, "_cached_graph", None)
+                if graph is not None:
+                    yield name, graph
+
+    def __call__(self, function: str, node: str) -> tuple[list[Shape], Shape] | None:
+        graph = self._graphs.get(function)
+        if graph is None:
+            return None
+        operation = graph.get_operation_by_name(node)  # type: ignore[attr-defined]
+        return [_shape(tensor) for tensor in operation.inputs], _shape(operation.outputs[0])
+
+
+def _shape(tensor: object) -> Shape:
+    shape = tensor.shape  # type: ignore[attr-defined]
+    return None if shape.rank is None else shape.as_list()

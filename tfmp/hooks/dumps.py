@@ -1,0 +1,42 @@
+"""Graph dumps in TensorFlow's own form (`PrintDebugLogs` in `auto_mixed_precision.cc`), for TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+from google.protobuf import text_format
+
+from tfmp import tf_api
+from tfmp.engine import Conversion
+from tfmp.oplists import KINDS
+
+
+def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
+    """Writes the program before and after, as binary and as text GraphDef (functions in the library), and the lists in force; returns the files.
+
+    The folder is made if it is not there. File names hold the root's name and the time in milliseconds, so that nothing is overwritten.
+    """
+    target = pathlib.Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    stamp = f"{conversion.root or 'main'}_{time.time_ns() // 1_000_000}"
+    files = []
+    for suffix, graph in (("preop", _graph(conversion, before=True)), ("AutoMixedPrecision", _graph(conversion, before=False))):
+        files.append(target / f"graphdef_{suffix}_{stamp}.pb")
+        files[-1].write_bytes(graph.SerializeToString())
+        files.append(target / f"graphdef_{suffix}_{stamp}.pb.txt")
+        files[-1].write_text(text_format.MessageToString(graph), encoding="utf-8")
+    files.append(target / f"paintbuckets_AutoMixedPrecision_{stamp}.txt")
+    files[-1].write_text("\n".join(_bucket(conversion, kind) for kind in KINDS), encoding="utf-8")
+    return files
+
+
+def _graph(conversion: Conversion, before: bool) -> tf_api.GraphDef:
+    graph = tf_api.GraphDef()
+    for name, body in conversion.bodies.items():
+        graph.library.function.append(conversion.originals[name] if before else body.proto)
+    return graph
+
+
+def _bucket(conversion: Conversion, kind: str) -> str:
+    return "\n".join([f"{kind.capitalize()}List:", *sorted(conversion.lists.ops(kind)), ""])

@@ -1,0 +1,104 @@
+"""The hook on `Model.compile`: wraps the optimizer in a loss scale where the environment, or `tfmp.enable`, asks for loss scaling in float16."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from tfmp.hooks import activation, notices, optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Where one Keras keeps what the hook needs.
+
+    Attributes:
+      name: the package.
+      module: module that defines the class with `compile`.
+      owner: name of that class.
+    """
+
+    name: str
+    module: str
+    owner: str
+
+    def compile_owner(self) -> type:
+        """Returns the class whose `compile` is hooked."""
+        return getattr(importlib.import_module(self.module), self.owner)  # type: ignore[no-any-return]
+
+
+KERAS = Family("keras", "keras.src.trainers.trainer", "Trainer")
+TF_KERAS = Family("tf_keras", "tf_keras.src.engine.training", "Model")
+
+_originals: dict[Family, Callable[..., Any]] = {}
+
+
+def install_keras() -> None:
+    """Hooks Keras 3's `compile`, once; with another backend than TensorFlow there is nothing to hook."""
+    if importlib.import_module("keras").backend.backend() == "tensorflow":
+        _install(KERAS)
+
+
+def install_tf_keras() -> None:
+    """Hooks tf_keras's `compile`, once."""
+    _install(TF_KERAS)
+
+
+def uninstall() -> None:
+    """Puts back every `compile` that was hooked."""
+    while _originals:
+        family, original = _originals.popitem()
+        setattr(family.compile_owner(), "compile", original)  # noqa: B010  (mypy knows no attribute of a type found at run time)
+
+
+def _install(family: Family) -> None:
+    if family not in _originals:
+        owner = family.compile_owner()
+        _originals[family] = owner.__dict__["compile"]
+        wrapt.wrap_function_wrapper(owner, "compile", _Compile(family))
+
+
+class _Compile:
+    """What runs instead of `compile`."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def __call__(self, wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls `compile` with a wrapped optimizer, or with exactly what it was given if loss scaling is off."""
+        active = activation.current()
+        if active.graph_rewrite:
+            _warn_about(model, args, kwargs)
+        if active.loss_scaling and optimizer.scales_losses(active):
+            with notices.falling_back(f"{type(model).__name__}.compile", active.settings.strict):
+                args, kwargs = self._with_loss_scale(args, kwargs)
+        return wrapped(*args, **kwargs)
+
+    def _with_loss_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`optimizer` is the first parameter of `compile`, "rmsprop" by default, in both families."""
+        from tfmp.optimizers.wrap import is_wrapped, wrap
+
+        given = args[0] if args else kwargs.get("optimizer", "rmsprop")
+        if given is None or is_wrapped(given):
+            return args, kwargs
+        opt = importlib.import_module(self._family.name).optimizers.get(given)
+        scaled = opt if is_wrapped(opt) else wrap(opt, "dynamic")
+        if args:
+            return (scaled, *args[1:]), kwargs
+        return args, {**kwargs, "optimizer": scaled}
+
+
+def _warn_about(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    policy = getattr(getattr(model, "dtype_policy", None), "name", "")
+    if str(policy).startswith("mixed_"):
+        notices.warn_once(
+            "policy",
+            f"model {model.name!r} already has the dtype policy {policy!r}: what it casts stays as it is, and only what it leaves in float32 is looked "
+            "at. Use one of the two.",
+        )
+    if kwargs.get("run_eagerly"):
+        notices.warn_once("eager", f"model {model.name!r} is compiled with run_eagerly=True: eager code is not rewritten and stays in float32.")

@@ -1,0 +1,137 @@
+"""What the hooks tell the user, each thing once: fallbacks, nothing converted, slow hardware, functions that were traced too early."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tfmp import tf_api
+from tfmp.errors import MixedPrecisionWarning
+from tfmp.oplists import ALLOW, ROWS
+
+if TYPE_CHECKING:
+    from tfmp.engine import Conversion
+    from tfmp.reports.account import Record
+
+_CANNOT_START = (
+    "No registered", "No OpKernel", "could not be compiled", "incompatible with expected", "Failed to compile", "not supported by XLA",
+    "XLA compilation", "Expected to be", "HloVerifier", "mismatch in",
+)  # fmt: skip
+"""Parts of the messages with which TensorFlow refuses a function before running any of it: a missing kernel, types that do not fit, a failed compilation."""
+
+_FAST_OPS = frozenset(row.op for row in ROWS if ALLOW in (row.float16, row.bfloat16))
+
+
+@dataclasses.dataclass
+class _State:
+    """What has been seen and said in this process."""
+
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    said: set[str] = dataclasses.field(default_factory=set)
+    on: bool = False
+    converted: bool = False
+    early: weakref.WeakSet[tf_api.ConcreteFunction] = dataclasses.field(default_factory=weakref.WeakSet)
+
+
+_state = _State()
+
+
+def warn_once(key: str, message: str) -> None:
+    """Issues `message` as a `MixedPrecisionWarning` unless something was said under `key` before in this process."""
+    with _state.lock:
+        if key in _state.said:
+            return
+        _state.said.add(key)
+    warnings.warn(f"tfmp: {message}", MixedPrecisionWarning, stacklevel=2)
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+@contextlib.contextmanager
+def falling_back(name: bytes | str, strict: bool, let_through: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns any failure inside into one warning that names the function and the cause; with `strict`, or for `let_through`, it is raised."""
+    try:
+        yield
+    except let_through:
+        raise
+    except Exception as error:
+        if strict:
+            raise
+        fell_back(name, error)
+
+
+def fell_back(name: bytes | str, error: BaseException) -> None:
+    """Says that a function runs unrewritten, and why."""
+    cause = f"{type(error).__name__}: {error}"
+    warn_once(f"fallback {_text(name)}", f"function {_text(name)!r} runs unrewritten, in float32: {cause}. TFMP_STRICT=1 raises instead.")
+
+
+def could_not_start(error: tf_api.OpError) -> bool:
+    """Returns whether TensorFlow refused a function before running any of it, so that running another one instead is safe."""
+    return any(part in str(error) for part in _CANNOT_START)
+
+
+def hardware_caution(caution: str) -> None:
+    """Says once that the hardware is slow in the type, or that nothing is converted because of it."""
+    if caution.startswith("nothing is converted"):
+        _state.converted = True  # said: no need to say so again at exit
+    warn_once("hardware", f"{caution}.")
+
+
+def something_converted() -> None:
+    """Notes that the switch had an effect."""
+    _state.converted = True
+
+
+def nothing_converted(record: Record) -> None:
+    """Says once that mixed precision is on but a function with fast ops kept all of them in float32, with the first reason."""
+    if not _state.converted:
+        first = record.kept[0]
+        warn_once("nothing", f"mixed precision is on, but nothing was converted in {record.function!r}. {first.reason} (node {first.node!r}).")
+
+
+def check_overrides(conversion: Conversion) -> None:
+    """Says once, for each op type that was moved between lists and is not registered, that there is no such op."""
+    for op in sorted(conversion.lists.overridden):
+        if tf_api.op_def(op) is None:
+            warn_once(f"override {op}", f"op {op!r} was moved between lists, but TensorFlow has no op of that name.")
+
+
+def traced_in_float32(function: tf_api.ConcreteFunction) -> None:
+    """Remembers, weakly, a function that was traced while mixed precision was off, in case it is switched on later."""
+    if not _state.on:
+        _state.early.add(function)
+
+
+def switched_on() -> None:
+    """Notes that mixed precision is on; the first time, says which functions with fast ops came too early to be converted."""
+    if _state.on:
+        return
+    _state.on = True
+    atexit.register(_at_exit)
+    early = [f for f in list(_state.early) if any(op.type in _FAST_OPS for op in f.graph.get_operations())]
+    _state.early.clear()
+    if early:
+        names = ", ".join(repr(_text(f.name)) for f in early[:3])
+        warn_once(
+            "early",
+            f"{len(early)} function(s) with matrix multiplications or convolutions were traced before mixed precision was switched on and stay in "
+            f"float32: {names}. Switch it on before they are first called.",
+        )
+
+
+def _at_exit() -> None:
+    if not _state.converted and not _state.said & {"nothing", "hardware"}:
+        warn_once(
+            "nothing",
+            "mixed precision was on, but nothing was converted: no traced tf.function with a matrix multiplication or convolution was called. "
+            "Eager code, and models compiled with run_eagerly=True, are not rewritten.",
+        )

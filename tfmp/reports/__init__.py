@@ -1,0 +1,1 @@
+"""What happened, for people: records of every conversion and their printed forms."""

@@ -1,0 +1,147 @@
+"""The account: one record for every program that was converted or could not be, kept for the life of the process."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from tfmp.colouring.reasons import Decision
+from tfmp.engine import Conversion
+from tfmp.oplists import ALLOW
+from tfmp.reports.flops import FORMULAS, Shape, flops
+
+ShapeLookup = Callable[[str, str], tuple[list[Shape], Shape] | None]
+"""(function name, node name) to the shapes of its data inputs and of its first output; None if they cannot be had."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What happened to one program.
+
+    Attributes:
+      function: name of the root function.
+      dtype: "float16" or "bfloat16".
+      device: "GPU" or "CPU".
+      converted: number of nodes with a 16-bit type attribute.
+      total: number of nodes.
+      flop_share: share (0 to 1) of the FLOPs of matrix multiplications and convolutions that run in 16 bit; 1 if there are none.
+      casts: number of Cast nodes added.
+      seconds: wall-clock time of the conversion.
+      kept: decisions for allowlist ops that stay in float32.
+      unused_overrides: op types moved between lists that the program does not contain.
+    """
+
+    function: str
+    dtype: str
+    device: str
+    converted: int
+    total: int
+    flop_share: float
+    casts: int
+    seconds: float
+    kept: tuple[Decision, ...] = ()
+    unused_overrides: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Returns one line."""
+        return (
+            f"{self.function}: converted {self.converted} of {self.total} nodes to {self.dtype}, {self.flop_share:.1%} of matmul FLOPs, "
+            f"{self.casts} casts, in {self.seconds * 1000:.0f} ms"
+        )
+
+
+class Report(Sequence[Record]):
+    """The records of a process, oldest first; prints as a table."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        """Holds `records`."""
+        self._records = tuple(records)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        """Returns one record, or a Report of several for a slice."""
+        return Report(self._records[index]) if isinstance(index, slice) else self._records[index]
+
+    def __len__(self) -> int:
+        """Returns the number of records."""
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        """Returns the records, one a line, each followed by the allowlist ops that stayed in float32 and why."""
+        if not self._records:
+            return "tfmp: nothing has been converted in this process."
+        return "\n".join(line for record in self._records for line in _lines(record))
+
+
+def _lines(record: Record) -> list[str]:
+    kept = collections.Counter(decision.reason for decision in record.kept)
+    notes = [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
+    if record.unused_overrides:
+        notes.append(f"  overrides that met no op here: {', '.join(record.unused_overrides)}")
+    return [str(record), *notes]
+
+
+def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
+    """Returns the record of `conversion`; FLOPs are counted from `shapes`, each body once."""
+    return Record(
+        conversion.root,
+        conversion.format.name,
+        conversion.settings.device,
+        conversion.converted,
+        conversion.total,
+        flop_share(conversion, shapes),
+        conversion.casts,
+        conversion.seconds,
+        tuple(kept_allow_ops(conversion)),
+        tuple(conversion.unused_overrides()),
+    )
+
+
+def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
+    """Yields the decision of every float32 allowlist node that stays in float32, with its reason; its fixed types are not counted."""
+    allow = conversion.lists.ops(ALLOW)
+    if any(op in allow for body in conversion.bodies.values() for op in body.plan.body.ops):
+        for decision in conversion.decisions():
+            if decision.op in allow and not decision.converted and not decision.attribute.startswith("fixed"):
+                yield decision
+
+
+def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
+    """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit; 1.0 if nothing is known of any."""
+    done = {True: 0.0, False: 0.0}
+    for name, result in conversion.bodies.items():
+        body = result.plan.body
+        for node in body.proto_nodes:
+            if body.ops[node] in FORMULAS and (known := shapes(name, body.names[node])) is not None:
+                converted = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
+                done[converted] += flops(body.protos[node], *known)
+    return done[True] / sum(done.values()) if sum(done.values()) else 1.0
+
+
+class Ledger:
+    """Collects records from any thread."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._lock = threading.Lock()
+        self._records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        """Adds one record."""
+        with self._lock:
+            self._records.append(record)
+
+    def report(self) -> Report:
+        """Returns what has been collected so far."""
+        with self._lock:
+            return Report(self._records)
+
+
+LEDGER = Ledger()
+
+
+def report() -> Report:
+    """Returns the account of this process: a sequence of `Record`, oldest first, that prints readably. Small functions without a matrix multiplication
+    or convolution are not in it."""
+    return LEDGER.report()
