@@ -16,14 +16,18 @@ from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_VARIANT
 from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
+from tfmp.program.calls import CALLING_OPS
 
 READERS = frozenset({"TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListGetItem", "TensorListPopBack", "TensorListStack"})
 WRITERS = frozenset({
     "TensorListFromTensor", "TensorListPushBack", "TensorListPushBackBatch", "TensorListScatter", "TensorListScatterV2",
     "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListSplit",
 })  # fmt: skip
-BORDERS = frozenset({"_Arg", "_Retval", "OptionalFromValue", "OptionalGetValue", "PartitionedCall", "Placeholder", "StatefulPartitionedCall"})
-"""Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`); so are ops that are functions of the library."""
+BORDERS = frozenset({"_Arg", "_Retval", "OptionalFromValue", "OptionalGetValue", "Placeholder", *CALLING_OPS})
+"""Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`); so are ops that are functions of the library.
+
+TensorFlow names only the calls, since its runtime lowers loops and branches before; a While that is not lowered would hide a list's readers as well.
+"""
 
 HANDLE = Slot("", fixed=DT_VARIANT)
 

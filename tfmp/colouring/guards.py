@@ -5,6 +5,8 @@ They run before colours spread, so that what they deny is decided once.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from tfmp import tf_api
@@ -54,7 +56,7 @@ def keep_constant_readers(canvas: Canvas) -> None:
     """
     graph, body = canvas.graph, canvas.graph.body
     constants = [node for node, op in enumerate(body.ops) if op == "Const" and body.types[node] == [DT_FLOAT]]
-    starts = [graph.first[node] for node in constants if rounds_badly(_value(body.protos[node]), canvas.rules.format)]
+    starts = [graph.first[node] for node in constants if _constant_rounds_badly(body.protos[node], canvas.rules.format)]
     _keep_readers(canvas, starts, "constant out of range", exempt=())
 
 
@@ -119,10 +121,22 @@ def keep_weight_updates(canvas: Canvas) -> None:
     reach(writes, graph.fanin.__getitem__, lambda v: graph.op(v) in ELEMENTWISE and canvas.is_float32(v), visit)
 
 
-def _value(proto: tf_api.NodeDef | None) -> np.ndarray:
-    if proto is None:
+def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+    if node is None:
         raise TypeError("a pseudo node has no constant")
-    return np.asarray(tf_api.read_tensor(proto.attr["value"].tensor))
+    tensor = node.attr["value"].tensor
+    if tensor.ByteSize() > SMALL:
+        return rounds_badly(np.asarray(tf_api.read_tensor(tensor)), target)
+    return _small_rounds_badly(tensor.SerializeToString(), target)
+
+
+SMALL = 64
+"""Bytes of a serialised tensor up to which the answer is remembered: a graph has few different scalars, many times each."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _small_rounds_badly(tensor: bytes, target: FloatFormat) -> bool:
+    return rounds_badly(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
 
 
 def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:

@@ -15,6 +15,8 @@ class GraphEditor:
 
     Attributes:
       body: the view of the proto before any edit; node numbers are its.
+      proto: the edited copy.
+      touched: numbers of the nodes that were edited.
     """
 
     def __init__(self, body: Body, original: tf_api.FunctionDef | tf_api.GraphDef) -> None:
@@ -23,11 +25,12 @@ class GraphEditor:
         self.proto = type(original)()
         self.proto.CopyFrom(original)
         self._nodes = self.proto.node_def if body.name else self.proto.node
-        self._offset = next(body.proto_nodes, 0)
+        self.touched: set[int] = set()
 
     def node(self, number: int) -> tf_api.NodeDef:
-        """Returns the copy's node with the body's number."""
-        return self._nodes[number - self._offset]
+        """Returns the copy's node with the body's number, to be edited."""
+        self.touched.add(number)
+        return self._nodes[number - self.body.arguments]
 
     def retype(self, number: int, slot: Slot, dtype: int) -> None:
         """Sets one type attribute; a node that the body read as a newer op becomes that op."""
@@ -64,25 +67,26 @@ class GraphEditor:
         """Makes one data input, or one result of the function, read the tensor written `text`."""
         number, port = reader
         if self.body.protos[number] is None:
+            self.touched.add(number)
             self.proto.ret[self.body.names[number]] = text
         else:
             self.node(number).input[port] = text  # data inputs precede control inputs (NodeDef.input)
 
 
-def renamed(definition: tf_api.FunctionDef, new_names: Mapping[str, str], function_attrs: Mapping[str, Iterable[str]]) -> tf_api.FunctionDef:
+def renamed(definition: tf_api.FunctionDef, new_names: Mapping[str, str], calls: Iterable[tuple[int, Iterable[str]]]) -> tf_api.FunctionDef:
     """Returns a copy of `definition` under its new name whose calls go to the new names of what they call.
 
     Args:
       definition: a function definition; not changed.
       new_names: old name to new name.
-      function_attrs: op type to the attributes of it that name functions; other ops keep what they name.
+      calls: positions in `node_def` of the calling nodes, with the attributes of each that name functions.
     """
     copy = tf_api.FunctionDef()
     copy.CopyFrom(definition)
     copy.signature.name = new_names.get(copy.signature.name, copy.signature.name)
-    for node in copy.node_def:
-        for attr in function_attrs.get(node.op, ()):
-            value = node.attr.get(attr)
+    for position, attrs in calls:
+        for attr in attrs:
+            value = copy.node_def[position].attr.get(attr)
             for function in [] if value is None else [value.func] if value.HasField("func") else value.list.func:
                 function.name = new_names.get(function.name, function.name)
     return copy

@@ -52,19 +52,14 @@ class Layout:
     first_output: Mapping[str, int]
 
     @functools.cached_property
+    def keys(self) -> tuple[tuple[str, int, int], ...]:
+        """The slots as plain tuples (attr, index, fixed), for the loops that read every node."""
+        return tuple((slot.attr, slot.index, slot.fixed) for slot in self.slots)
+
+    @functools.cached_property
     def number(self) -> dict[Slot, int]:
         """Slot to its number."""
         return {slot: number for number, slot in enumerate(self.slots)}
-
-    @functools.cached_property
-    def output_ports(self) -> tuple[tuple[int, ...], ...]:
-        """For each slot, the output ports that have its type."""
-        return tuple(tuple(port for port, slot in enumerate(self.outputs) if slot == number) for number in range(len(self.slots)))
-
-    @functools.cached_property
-    def input_ports(self) -> tuple[tuple[int, ...], ...]:
-        """For each slot, the input ports that have its type."""
-        return tuple(tuple(port for port, slot in enumerate(self.inputs) if slot == number) for number in range(len(self.slots)))
 
 
 class OpSchema:
@@ -92,6 +87,7 @@ class OpSchema:
         )
         self._counts = tuple(sorted({arg.number_attr for arg in self._arguments if arg.number_attr}))
         self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._only = None if self._lengths or self._counts else self._make_layout({})
 
     @property
     def _arguments(self) -> list[_Argument]:
@@ -107,20 +103,20 @@ class OpSchema:
     def types(self, layout: Layout, attrs: Mapping[str, tf_api.AttrValue]) -> list[int]:
         """Returns the type number of each slot of `layout` in a node with the attributes `attrs` (0 where it is nowhere given)."""
         found = []
-        for slot in layout.slots:
-            value = attrs.get(slot.attr) if slot.attr else None
+        for attr, index, fixed in layout.keys:
+            value = attrs.get(attr) if attr else None
             if value is None:
-                found.append(slot.fixed or self.defaults.get(slot.attr, 0))
+                found.append(fixed or self.defaults.get(attr, 0))
             else:
-                found.append(value.type if slot.index < 0 else value.list.type[slot.index])
+                found.append(value.type if index < 0 else value.list.type[index])
         return found
 
     def layout(self, attrs: Mapping[str, tf_api.AttrValue]) -> Layout:
         """Returns the layout of a node with the attributes `attrs`; nodes whose lists have equal lengths share one object."""
-        key: tuple[int, ...] = ()
-        if self._lengths or self._counts:
-            lists, counts = map(attrs.get, self._lengths), map(attrs.get, self._counts)  # indexing a proto map would add what is missing
-            key = (*(len(value.list.type) if value else 0 for value in lists), *(value.i if value else 1 for value in counts))
+        if self._only is not None:
+            return self._only
+        lists, counts = map(attrs.get, self._lengths), map(attrs.get, self._counts)  # indexing a proto map would add what is missing
+        key = (*(len(value.list.type) if value else 0 for value in lists), *(value.i if value else 1 for value in counts))
         found = self._layouts.get(key)
         if found is None:
             found = self._layouts[key] = self._make_layout(dict(zip((*self._lengths, *self._counts), key, strict=True)))

@@ -7,7 +7,7 @@ become pseudo nodes (`_Arg`, `_Retval`), as they do in TensorFlow's own optimize
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
@@ -21,8 +21,6 @@ _RETVAL_LAYOUT = Layout((Slot("T"),), (0,), (), {})
 
 Edge = tuple[int, int]
 """Number of the source node and of its output port."""
-
-_Finder = Callable[[str], Edge]
 
 
 @dataclasses.dataclass
@@ -39,6 +37,7 @@ class Body:
       inputs: data inputs of each node, in port order.
       protos: each node's NodeDef, None for pseudo nodes. Never written to.
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
+      arguments, results: how many pseudo nodes there are of each.
     """
 
     name: str
@@ -50,15 +49,17 @@ class Body:
     inputs: list[list[Edge]] = dataclasses.field(default_factory=list)
     protos: list[tf_api.NodeDef | None] = dataclasses.field(default_factory=list)
     attrs: Mapping[str, tf_api.AttrValue] = dataclasses.field(default_factory=dict)
+    arguments: int = 0
+    results: int = 0
 
     def __len__(self) -> int:
         """Returns the number of nodes, pseudo nodes included."""
         return len(self.names)
 
     @property
-    def proto_nodes(self) -> Iterator[int]:
-        """The numbers of the nodes that are in the proto."""
-        return (node for node, proto in enumerate(self.protos) if proto is not None)
+    def proto_nodes(self) -> range:
+        """The numbers of the nodes that are in the proto; what comes before is arguments, what comes after is results."""
+        return range(self.arguments, len(self) - self.results)
 
     def readers(self) -> list[list[list[Edge]]]:
         """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
@@ -106,25 +107,14 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     Raises:
       GraphError: an op is unknown, or a node reads something that is not there.
     """
-    body = Body(function.signature.name, attrs=function.attr)
-    for arg in function.signature.input_arg:
+    signature = function.signature
+    body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
+    for arg in signature.input_arg:
         body._add(arg.name, ARG, _ARG_LAYOUT, [arg.type], None)
-    arguments = {name: (node, 0) for node, name in enumerate(body.names)}
     _add_nodes(body, function.node_def, library)
-    numbers = {body.names[node]: node for node in range(len(arguments), len(body))}
-
-    def find(text: str) -> Edge:
-        if text in arguments:
-            return arguments[text]
-        name, _, rest = text.partition(":")
-        argument, _, index = rest.partition(":")
-        node = numbers[name]
-        return node, body.layouts[node].first_output[argument] + int(index or 0)
-
-    _connect(body, find)
-    for arg in function.signature.output_arg:
+    for arg in signature.output_arg:
         body._add(arg.name, RETVAL, _RETVAL_LAYOUT, [arg.type], None)
-        body.inputs[-1] = [_resolved(find, function.ret[arg.name], body, arg.name)]
+    _connect(body, range(len(body)), function.ret)
     return body
 
 
@@ -132,14 +122,29 @@ def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
     body = Body("")
     _add_nodes(body, graph.node, library)
-    numbers = {name: node for node, name in enumerate(body.names)}
-
-    def find(text: str) -> Edge:
-        name, _, port = text.partition(":")
-        return numbers[name], int(port or 0)
-
-    _connect(body, find)
+    _connect(body, range(len(body)), {})
     return body
+
+
+def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Iterable[int], library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of `proto`, an edited copy of what `body` was read from, by reading only what the edit may have changed.
+
+    Args:
+      body: the view before the edit.
+      proto: the copy: the same nodes in the same order, then added ones. The added ones come last in the view, after the results.
+      touched: numbers of the nodes whose attributes or inputs, or of the results whose sources, may differ.
+      library: as for `read_function`.
+    """
+    nodes = proto.node_def if body.name else proto.node
+    columns = (list(column) for column in (body.names, body.ops, body.devices, body.layouts, body.types, body.inputs, body.protos))
+    new = Body(body.name, *columns, body.attrs, body.arguments, body.results)
+    for number in touched:
+        if number in body.proto_nodes:
+            node = new.protos[number] = nodes[number - body.arguments]
+            new.ops[number], new.layouts[number], new.types[number] = _typed(node, library)
+    _add_nodes(new, nodes[len(body.proto_nodes) :], library)
+    _connect(new, [*touched, *range(len(body), len(new))], proto.ret if body.name else {})
+    return new
 
 
 def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSchema]:
@@ -153,33 +158,49 @@ NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatch
 
 def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
     for proto in nodes:
-        op, attrs = NEWER.get(proto.op, proto.op), proto.attr
-        schema = library[op] if op in library else registered_schema(op)
-        layout = schema.layout(attrs)
-        types = schema.types(layout, attrs)
-        if op != proto.op:
-            types[layout.number[Slot("U")]] = DT_FLOAT
-        body._add(proto.name, op, layout, types, proto)
+        body._add(proto.name, *_typed(proto, library), proto)
 
 
-def _connect(body: Body, find: _Finder) -> None:
-    for node, proto in enumerate(body.protos):
-        if proto is None:
-            continue
-        edges = [_resolved(find, text, body, proto.name) for text in proto.input if text[0] != "^"]
-        if len(edges) != len(body.layouts[node].inputs):
-            raise GraphError(f"{proto.op} node {proto.name!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(body.layouts[node].inputs)}.")
+def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str, Layout, list[int]]:
+    """Returns op, layout and types of one node."""
+    op = proto.op
+    newer = NEWER.get(op, op)
+    schema = library[op] if op in library else registered_schema(newer)
+    attrs = proto.attr
+    layout = schema.layout(attrs)
+    types = schema.types(layout, attrs)
+    if newer != op:
+        types[layout.number[Slot("U")]] = DT_FLOAT
+    return newer, layout, types
+
+
+def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> None:
+    """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
+    names, layouts, protos = body.names, body.layouts, body.protos
+    by_name = {name: node for node, name in enumerate(names) if layouts[node] is not _RETVAL_LAYOUT}
+    for node in numbers:
+        proto = protos[node]
+        edges = []
+        for text in proto.input if proto is not None else [results[names[node]]] if layouts[node] is _RETVAL_LAYOUT else ():
+            if text[0] == "^":
+                break  # control inputs come last
+            name, _, rest = text.partition(":")
+            try:
+                source = by_name[name]
+                port = 0 if not rest else int(rest) if rest.isdecimal() else _output(layouts[source], rest)
+            except (KeyError, ValueError):
+                raise GraphError(f"node {names[node]!r}{_where(body)} reads {text!r}, which is not there.") from None
+            if port >= len(layouts[source].outputs):
+                raise GraphError(f"node {names[node]!r}{_where(body)} reads {text!r}, but {name!r} has {len(layouts[source].outputs)} outputs.")
+            edges.append((source, port))
+        if len(edges) != len(layouts[node].inputs):
+            raise GraphError(f"{body.ops[node]} node {names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layouts[node].inputs)}.")
         body.inputs[node] = edges
 
 
-def _resolved(find: _Finder, text: str, body: Body, reader: str) -> Edge:
-    try:
-        source, port = edge = find(text)
-    except (KeyError, ValueError):
-        raise GraphError(f"node {reader!r}{_where(body)} reads {text!r}, which is not there.") from None
-    if port >= len(body.layouts[source].outputs):
-        raise GraphError(f"node {reader!r}{_where(body)} reads output {port} of {body.names[source]!r}, which has {len(body.layouts[source].outputs)}.")
-    return edge
+def _output(layout: Layout, text: str) -> int:
+    argument, _, index = text.partition(":")
+    return layout.first_output[argument] + int(index or 0)
 
 
 def _where(body: Body) -> str:

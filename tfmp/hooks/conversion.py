@@ -11,12 +11,12 @@ from tfmp import engine, tf_api
 from tfmp.hooks import dumps, hardware, notices
 from tfmp.engine import Conversion
 from tfmp.graph.edit import renamed
+from tfmp.graph.view import Body
 from tfmp.program.calls import CALLING_OPS, call_nodes
 from tfmp.reports.account import LEDGER, Record, Shape, make_record
 from tfmp.settings import Settings
 
 _numbers = itertools.count()
-_FUNCTION_ATTRS = {row.op: row.function_attrs for row in CALLING_OPS.values()}
 
 
 def convert_for_running(function: tf_api.AtomicFunction, settings: Settings) -> tf_api.AtomicFunction | None:
@@ -55,13 +55,15 @@ def register(conversion: Conversion, function: tf_api.AtomicFunction) -> tf_api.
     affected = _affected(conversion)
     number = next(_numbers)
     new_names = {name: f"{name}_tfmp_{conversion.format.name}_{number}" for name in affected}
-    children = [
-        tf_api.new_atomic_function(renamed(conversion.bodies[name].proto, new_names, _FUNCTION_ATTRS), function, ())
-        for name in affected
-        if name != conversion.root
-    ]
-    root = renamed(conversion.bodies[conversion.root].proto, new_names, _FUNCTION_ATTRS)
+    definitions = {name: renamed(conversion.bodies[name].proto, new_names, _calls(conversion.bodies[name].plan.body)) for name in affected}
+    root = definitions.pop(conversion.root)
+    children = [tf_api.new_atomic_function(definition, function, ()) for definition in definitions.values()]
     return tf_api.new_atomic_function(root, function, [*function.children, *children])
+
+
+def _calls(body: Body) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The positions of calling nodes in the FunctionDef, with the attributes that name functions."""
+    return ((node - body.arguments, CALLING_OPS[body.ops[node]].function_attrs) for node, _ in call_nodes(body))
 
 
 def _affected(conversion: Conversion) -> list[str]:

@@ -10,7 +10,7 @@ from tfmp.errors import RewriteError
 from tfmp.graph import kernels
 from tfmp.graph.edit import GraphEditor
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import Body, plain, read_function, read_graph
+from tfmp.graph.view import Body, plain, reread
 from tfmp.rewriting.plan import InsertCast, Plan
 
 Proto = tf_api.FunctionDef | tf_api.GraphDef
@@ -35,8 +35,7 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
         text = _add(editor, cast)
         for reader in cast.readers:
             editor.redirect(reader, text)
-    reread = read_function(editor.proto, library) if plan.body.name else read_graph(editor.proto, library)
-    verify(plan.body, reread, devices)
+    verify(plan.body, reread(plan.body, editor.proto, editor.touched, library), devices)
     return editor.proto
 
 
@@ -57,21 +56,18 @@ def verify(before: Body, after: Body, devices: tuple[str, ...]) -> None:
     Checked: every reader has the type of what it reads; arguments and results are as before; names are unique; every node whose types changed has a
     kernel on each of `devices`.
     """
-    if len(set(after.names)) < len(after) - _pseudo(after):
+    nodes = [name for name, proto in zip(after.names, after.protos, strict=True) if proto is not None]
+    if len(set(nodes)) < len(nodes):
         raise RewriteError(f"{_name(after)}: two nodes have the same name.")
     signature = [(body.names[n], body.ops[n], body.types[n]) for body in (before, after) for n in range(len(body)) if body.protos[n] is None]
     if signature[: len(signature) // 2] != signature[len(signature) // 2 :]:
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
     _verify_edges(after)
     types = dict(zip(before.names, before.types, strict=True))
-    for node in after.proto_nodes:
+    for node, proto in enumerate(after.protos):
         name = after.names[node]
-        if after.types[node] != types.get(name) and name in types:
+        if proto is not None and after.types[node] != types.get(name) and name in types:
             _verify_kernel(after, node, devices)
-
-
-def _pseudo(body: Body) -> int:
-    return sum(proto is None for proto in body.protos)
 
 
 def _verify_edges(body: Body) -> None:

@@ -1,0 +1,292 @@
+"""The loss-scale wrapper for Keras 3 optimizers (TensorFlow backend)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from tfmp.optimizers import gradients as gradient_rules
+from tfmp.optimizers.guard import Guard, Readings
+from tfmp.optimizers.policies import as_policy, policy_config
+from tfmp.optimizers.state import ScaleVariables
+
+#: Attributes under which the inner optimizer hangs. Keras's file format saves every optimizer it finds in `dir`; the
+#: inner one's variables are already saved as the wrapper's own, so that a file fits the unwrapped optimizer too.
+_NOT_SAVED = frozenset({"inner_optimizer", "_trackable"})
+
+#: Public attributes of Keras's optimizer base class that belong to the wrapper, not to the inner optimizer.
+_OWN = frozenset({"name", "built", "inner_optimizer", "initial_scale", "dynamic_growth_steps"})
+
+
+class LossScaleRecord(keras.metrics.Metric):
+    """Carries the scale's state in `.keras` and `.weights.h5` files, beside the variables of the optimizer.
+
+    As a metric its result is the current loss scale, and it takes no part in `compile(metrics=...)`.
+    """
+
+    def __init__(self, variables: ScaleVariables) -> None:
+        """Reads from and writes to `variables`; has none of its own."""
+        super().__init__(name="loss_scale")
+        self._state = variables
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: only the optimizer moves the scale."""
+
+    def reset_state(self) -> None:
+        """Does nothing: the scale lives longer than an epoch."""
+
+    def result(self) -> tf.Tensor:
+        """Returns the current loss scale, float32 scalar."""
+        return self._state.value("scale")
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state into a Keras variable store."""
+        self._state.save_to(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state from a Keras variable store; a file without it leaves the state alone and is noted."""
+        if not self._state.load_from(store):
+            logging.info("The file holds no loss scale (saved without loss scaling); the scale keeps its value.")
+
+
+@keras.saving.register_keras_serializable(package="tfmp", name="LossScaleOptimizer")
+class LossScaleOptimizer(
+    Readings, tf.__internal__.tracking.DelegatingTrackableMixin, keras.optimizers.LossScaleOptimizer
+):
+    """A Keras 3 optimizer under a loss scale that cannot die.
+
+    A drop-in for `keras.optimizers.LossScaleOptimizer`, and an instance of it. `compile` and `fit` need nothing else;
+    a custom loop multiplies its loss with `scale_loss` and gives the scaled gradients to `apply_gradients`.
+
+    A step with a non-finite gradient on any replica is skipped on all of them: weights, slots, moving averages,
+    accumulated gradients, weight decay and `iterations` stay as they are, and the scale falls by `backoff_factor`, never
+    below `minimum`. Everything the inner optimizer does (clipping, weight decay, averaging, accumulation) it does to
+    unscaled gradients, float32 if they were 16-bit. Its attributes are read and set through the wrapper.
+
+    To TensorFlow checkpoints and to Keras files the wrapper looks like the inner optimizer with a loss scale added, so
+    they can be exchanged with the unwrapped optimizer both ways.
+    """
+
+    # TensorFlow's checkpoints see the inner optimizer through the mixin; tracking the wrapper's attributes as well would
+    # add them to the inner one.
+    _self_setattr_tracking = False
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        loss_scale: Any = "dynamic",
+        name: str | None = None,
+    ) -> None:
+        """Wraps an optimizer.
+
+        Args:
+            inner_optimizer: any Keras 3 optimizer that no loss scale optimizer wraps yet. Its `loss_scale_factor` is
+                set to None, since it would scale a second time.
+            loss_scale: "dynamic", a number, None or a policy record; see `policies.as_policy`.
+            name: name of the wrapper.
+
+        Raises:
+            TypeError: `inner_optimizer` is not a Keras 3 optimizer, or `loss_scale` is of a wrong type.
+            ValueError: `inner_optimizer` is already wrapped, or the current strategy cannot scale losses.
+        """
+        _check_inner(inner_optimizer)
+        guard = Guard(as_policy(loss_scale))
+        # Not by attribute assignment, which Keras refuses before its own constructor has run.
+        self.__dict__["_trackable"] = inner_optimizer
+        keras.optimizers.LossScaleOptimizer.__init__(
+            self,
+            inner_optimizer,
+            initial_scale=guard.policy.initial,
+            dynamic_growth_steps=guard.policy.growth_interval,
+            name=name,
+        )
+        # Keras's constructor gave the wrapper hyperparameters of its own (clipnorm=None, use_ema=False, ...), which would
+        # hide the inner optimizer's.
+        for attribute in set(vars(self)) & set(dir(inner_optimizer)) - _OWN:
+            if not attribute.startswith("_"):
+                del self.__dict__[attribute]
+        self._guard = guard
+        self._scaled_a_loss = False
+        if guard.variables is not None:
+            self.loss_scale_record = LossScaleRecord(guard.variables)
+            self._track_trackable(guard.variables, "loss_scale")
+
+    def __getattr__(self, name: str) -> Any:
+        """Reads what the wrapper does not have from the inner optimizer."""
+        inner = self.__dict__.get("inner_optimizer")
+        if inner is None or name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets what only the inner optimizer has on the inner optimizer."""
+        inner = self.__dict__.get("inner_optimizer")
+        own = inner is None or name in self.__dict__ or hasattr(type(self), name)
+        if own or not hasattr(inner, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(inner, name, value)
+
+    def __dir__(self) -> list[str]:
+        """Lists the attributes without those under which Keras would save the inner optimizer a second time."""
+        return [name for name in super().__dir__() if name not in _NOT_SAVED]
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the variables of the inner optimizer for these trainable variables."""
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        self.built = True
+
+    @property
+    def variables(self) -> list[Any]:
+        """The inner optimizer's variables, in their order, then those of the scale's state."""
+        own = [] if self._guard.variables is None else self._guard.variables.all()
+        return [*self.inner_optimizer.variables, *own]
+
+    @property
+    def loss_scale_factor(self) -> None:
+        """None: the wrapper scales, so the inner optimizer must not."""
+        return None
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: float | None) -> None:
+        if value is not None:
+            raise ValueError(
+                f"loss_scale_factor={value} would scale the gradients a second time. Wrap the optimizer with "
+                f"loss_scale={value} instead."
+            )
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Returns the loss times the scale (float32 for a 16-bit loss); a function of a loss likewise."""
+        self._scaled_a_loss = True
+        return self._guard.scale_loss(loss)
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The same as `scale_loss`, under the name it has in tf_keras."""
+        return self.scale_loss(loss)
+
+    def get_unscaled_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients unscaled, to be clipped or looked at before `apply_gradients` gets them.
+
+        The next `apply_gradients` (in the same function) takes its gradients as unscaled. Without this call it unscales
+        them itself.
+        """
+        return self._guard.unscale_ahead(gradients, widen=True)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+        """Applies (gradient, variable) pairs like `apply`; returns `iterations`."""
+        pairs = list(grads_and_vars)
+        self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return self.iterations
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Takes one step, or skips it if a gradient of any replica is not finite.
+
+        Args:
+            grads: gradients of the scaled loss; None and sparse ones are allowed. An empty list does nothing.
+            trainable_variables: their variables; may be left out once the optimizer is built.
+
+        Raises:
+            ValueError: all gradients are None, or the call is not in replica context.
+        """
+        gradients = list(grads)
+        if not gradients:
+            return
+        variables = self.inner_optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        variables = list(variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
+        if not self._guard.policy.active:
+            self.inner_optimizer.apply(gradients, trainable_variables)
+            return
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("No gradients provided for any variable: all gradients are None. The loss scale is unchanged.")
+        self._apply_scaled(gradients, variables, trainable_variables)
+
+    def _apply_scaled(self, gradients: list[Any], variables: list[Any], given: Sequence[Any] | None) -> None:
+        ahead = self._guard.take_ahead()
+        if ahead is None and not self._scaled_a_loss:
+            logging.log_first_n(logging.WARNING, _NEVER_SCALED, 1, self.name)
+        overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+
+        def take(gradients: Sequence[Any]) -> None:
+            if ahead is None:
+                unscaled = gradient_rules.unscale(gradients, self.scale, widen=True)
+                gradients = [old if keep else new for old, new, keep in zip(gradients, unscaled, overwritten)]
+            self.inner_optimizer.apply(gradients, given)
+
+        names = [getattr(variable, "path", variable.name) for variable in variables]
+        self._guard.apply(gradients, take, scaled=ahead is None, ahead=ahead, names=names)
+
+    def stateless_apply(self, *args: Any, **kwargs: Any) -> None:
+        """Not there with TensorFlow, as for every Keras optimizer on that backend.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("stateless_apply does not exist with the TensorFlow backend; use apply or apply_gradients.")
+
+    @property
+    def dynamic_scale(self) -> tf.Tensor:
+        """The same as `scale`, under Keras's name."""
+        return self.scale
+
+    @property
+    def step_counter(self) -> tf.Tensor:
+        """Good steps since the scale last moved, under Keras's name; int64 scalar."""
+        return self._guard.value("good_steps")
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Assigns values to `variables`, in order; the state of the scale may be left out."""
+        inner = len(self.inner_optimizer.variables)
+        self.inner_optimizer.set_weights(weights[:inner])
+        for variable, weight in zip(self.variables[inner:], weights[inner:]):
+            variable.assign(weight)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the inner optimizer's variables, so that the unwrapped optimizer can read the file too."""
+        self.inner_optimizer.save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the inner optimizer's variables."""
+        self.inner_optimizer.load_own_variables(store)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns name, inner optimizer and policy as JSON values."""
+        return {
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "loss_scale": policy_config(self._guard.policy),
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> LossScaleOptimizer:
+        """Returns the wrapper that `get_config` described."""
+        arguments = dict(config)
+        arguments["inner_optimizer"] = keras.saving.deserialize_keras_object(
+            arguments["inner_optimizer"], custom_objects=custom_objects
+        )
+        return cls(**arguments)
+
+
+def _check_inner(optimizer: Any) -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"tfmp needs Keras's TensorFlow backend, but the backend is {keras.backend.backend()!r}.")
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"inner_optimizer={optimizer!r} is a {type(optimizer).__name__}, not a Keras 3 optimizer.")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            f"{type(optimizer).__name__} {optimizer.name!r} already scales the loss; scaling twice would divide the "
+            "gradients by one scale too many. Wrap its inner_optimizer instead."
+        )
+
+
+_NEVER_SCALED = (
+    "%s: gradients are applied, but the loss was never scaled, so they will be divided by a scale they were not multiplied "
+    "by. Use loss = optimizer.scale_loss(loss) under the gradient tape, or loss_scale=None."
+)
