@@ -1,4 +1,4 @@
-"""The border to TensorFlow: the only module of tfmp that imports TensorFlow's private modules.
+"""The border to TensorFlow: this module and `tf_callbacks` are the only ones that import TensorFlow's private modules.
 
 What is taken is the same, name for name, in TensorFlow 2.18 to 2.21. A TensorFlow version that moves something is handled here and nowhere else.
 Importing this module imports TensorFlow; nothing that runs before TensorFlow does may import it.
@@ -7,7 +7,7 @@ Importing this module imports TensorFlow; nothing that runs before TensorFlow do
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,11 @@ from google.protobuf.message import Message
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, op_def_pb2, tensor_pb2
 from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
-from tensorflow.python.eager.polymorphic_function import transform as _transform
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
-
-from tfmp.errors import TfmpError
-
-OLDEST, NEWEST = (2, 18), (2, 21)
-"""TensorFlow versions on which the whole test suite has passed."""
 
 AttrValue = attr_value_pb2.AttrValue
 FunctionDef = function_pb2.FunctionDef
@@ -39,20 +33,9 @@ OpError = tf.errors.OpError
 
 __all__ = [
     "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "check_version", "concrete_function_callbacks", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
-    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "version_is_supported",
+    "add_function", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
+    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded",
 ]  # fmt: skip
-
-
-def version_is_supported() -> bool:
-    """Returns whether the running TensorFlow is one of 2.18 to 2.21."""
-    return OLDEST <= tuple(int(part) for part in tf.__version__.split(".")[:2]) <= NEWEST
-
-
-def check_version() -> None:
-    """Raises `TfmpError` if the running TensorFlow is older than 2.18; a newer one than 2.21 is let through."""
-    if tuple(int(part) for part in tf.__version__.split(".")[:2]) < OLDEST:
-        raise TfmpError(f"TensorFlow is {tf.__version__}; tfmp needs 2.18 or later: pip install 'tensorflow>=2.18,<2.22'.")
 
 
 def op_def(op: str) -> OpDef | None:
@@ -69,11 +52,6 @@ def kernels_of(op: str) -> Sequence[Any]:
 def register_xla_kernels() -> None:
     """Makes `kernels_of` list the XLA_CPU_JIT and XLA_GPU_JIT kernels, which TensorFlow otherwise registers at the first XLA compilation."""
     _pywrap_xla_ops.get_cpu_kernel_names()
-
-
-def concrete_function_callbacks() -> list[Callable[[ConcreteFunction], None]]:
-    """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
-    return _transform.CONCRETE_FUNCTION_CALLBACKS
 
 
 def executing_eagerly() -> bool:

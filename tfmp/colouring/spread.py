@@ -28,11 +28,11 @@ def seed_allow(canvas: Canvas) -> None:
 
 
 def _may_be_forced(canvas: Canvas, node: int) -> bool:
-    """`CanForceFP16`: not a constant, not the fused softmax loss (it has float32 inside), not stateful, no references."""
+    """`CanForceFP16`: not a constant, not the fused softmax loss (it has float32 inside), not stateful, no references; and not what is fed."""
     op = canvas.graph.body.ops[node]
     first = canvas.graph.first[node]
     schema = canvas.schema(first) if canvas.graph.body.types[node] else None
-    return schema is not None and op not in ("Const", "SoftmaxCrossEntropyWithLogits") and not schema.stateful and not schema.has_refs
+    return schema is not None and op not in ("Const", "Placeholder", "SoftmaxCrossEntropyWithLogits") and not schema.stateful and not schema.has_refs
 
 
 def spread_deny(canvas: Canvas) -> None:

@@ -125,6 +125,6 @@ def _install() -> None:
 
 
 def _uninstall() -> None:
-    for name in ("tfmp.hooks.tf_function", "tfmp.hooks.keras_compile"):
+    for name in ("tfmp.hooks.tracing", "tfmp.hooks.keras_compile"):
         if name in sys.modules:
             sys.modules[name].uninstall()

@@ -1,4 +1,4 @@
-"""The hook on every traced `tf.function`.
+"""What an attached `tf.function` runs.
 
 The float32 graph stays the truth: Python graphs, gradients, outer traces and SavedModels only ever see it. What TensorFlow *runs* is another matter: when a
 function is called eagerly for the first time, the program that it is the root of is converted, registered under new names, and called instead. So inner
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import tf_api
-from tfmp.errors import SettingsError
-from tfmp.hooks import activation, notices
+from tfmp.hooks import notices
 from tfmp.settings import Settings
 
 
@@ -104,29 +103,3 @@ def attach(function: tf_api.ConcreteFunction, settings: Settings) -> None:
 def is_attached(function: tf_api.ConcreteFunction) -> bool:
     """Returns whether eager calls of `function` run a converted program."""
     return isinstance(function._inference_function, MixedFunction)
-
-
-def on_trace(function: tf_api.ConcreteFunction) -> None:
-    """Called by TensorFlow with every newly traced function: attaches to it if mixed precision is on. Raises only `SettingsError`."""
-    active = activation.current()
-    if not active.graph_rewrite:
-        notices.traced_in_float32(function)
-        return
-    notices.switched_on()
-    with notices.falling_back(function.name, active.settings.strict, let_through=SettingsError):
-        attach(function, active.settings)
-
-
-def install() -> None:
-    """Puts `on_trace` on TensorFlow's list of callbacks, once; raises `TfmpError` if TensorFlow is too old."""
-    tf_api.check_version()
-    callbacks = tf_api.concrete_function_callbacks()
-    if on_trace not in callbacks:
-        callbacks.append(on_trace)
-
-
-def uninstall() -> None:
-    """Takes `on_trace` off the list again, and leaves what others have put there."""
-    callbacks = tf_api.concrete_function_callbacks()
-    if on_trace in callbacks:
-        callbacks.remove(on_trace)

@@ -1,0 +1,28 @@
+"""The one part of the border to TensorFlow that is needed as soon as TensorFlow has been imported, and nothing else.
+
+`tf_api` cannot be used then: when `tf_api` itself is what imports TensorFlow, it is not finished yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import transform as _transform
+
+from tfmp.errors import TfmpError
+
+OLDEST, NEWEST = (2, 18), (2, 21)
+"""TensorFlow versions on which the whole test suite has passed."""
+
+
+def check_version(version: str = tf.__version__) -> None:
+    """Raises `TfmpError` if TensorFlow is older than 2.18; a newer one than 2.21 is let through."""
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise TfmpError(f"TensorFlow is {version}; tfmp needs 2.18 or later: pip install 'tensorflow>=2.18,<2.22'.")
+
+
+def concrete_function_callbacks() -> list[Callable[[Any], None]]:
+    """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
+    return _transform.CONCRETE_FUNCTION_CALLBACKS
