@@ -5,6 +5,7 @@
 The step is a stack of dense layers with layer normalisation, its gradients and an SGD update, traced by `tf.function`. "rewrite" is everything that tfmp does
 to make it run: reading the definitions, colouring, editing, verifying and registering. The C++ pass gets the same graph through grappler's own entry point,
 which needs the CUDA build of TensorFlow; elsewhere its column is empty.
+Times are CPU times of this process, which other work on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def training_step(layers: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor
 
 
 def seconds(action: Callable[[], object], repeats: int) -> float:
-    """Returns the median wall-clock time of `action` over `repeats` runs."""
+    """Returns the median CPU time of `action` over `repeats` runs."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         action()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return statistics.median(times)
 
 
@@ -91,11 +92,11 @@ def cpp_pass(function: tf_api.ConcreteFunction) -> Callable[[], object]:
 
 
 def measure(wanted: int, per_layer: float, repeats: int) -> tuple[int, float, float, float | None]:
-    """Returns nodes, and the seconds of tracing, of the rewrite and of the C++ pass, for a step of about `wanted` nodes."""
+    """Returns nodes, and the CPU seconds of tracing, of the rewrite and of the C++ pass, for a step of about `wanted` nodes."""
     step, arguments = training_step(max(1, round(wanted / per_layer)))
-    start = time.perf_counter()
+    start = time.process_time()
     function = step.get_concrete_function(*arguments)
-    tracing = time.perf_counter() - start
+    tracing = time.process_time() - start
     nodes = len(function.graph.get_operations())
     own = seconds(lambda: rewrite(function), repeats)
     try:

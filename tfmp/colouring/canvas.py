@@ -65,18 +65,26 @@ class Canvas:
         self.graph = TypeGraph(body)
         self.rules = rules
         self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
-        self.processable = bytearray(self._processable(body, node) for node in range(len(body)))
+        self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
         self.deny = bytearray(len(self.graph))
         self.reasons: dict[int, Reason] = {}
+        self._on_list: dict[str, list[int]] = {}
+        for node, kind in enumerate(self.kind):
+            if kind is not None:
+                self._on_list.setdefault(kind, []).extend(self.graph.vertices(node))
+        self._attr_types: dict[int, kernels.Types] = {}
         self._supports: dict[tuple[object, ...], bool] = {}
 
-    def _processable(self, body: Body, node: int) -> bool:
+    def _processable(self, body: Body) -> bytearray:
         """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
-        if body.protos[node] is None or body.names[node] in self.rules.fetches:
-            return False
-        device = body.devices[node].rpartition("device:")[2].partition(":")[0].upper()
-        return not device or self.rules.devices[0].replace("XLA_", "").startswith(device)
+        target = self.rules.devices[0].replace("XLA_", "")
+        on_target = {device: target.startswith(device.rpartition("device:")[2].partition(":")[0].upper()) for device in set(body.devices)}
+        found = bytearray(on_target[device] for device in body.devices)
+        for node in (*range(body.arguments), *range(len(body) - body.results, len(body)), *map(body.by_name.get, self.rules.fetches)):
+            if node is not None:
+                found[node] = 0
+        return found
 
     def paint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
         """Paints `vertex` allow; the first reason stays."""
@@ -113,8 +121,7 @@ class Canvas:
 
     def on_lists(self, kinds: Iterable[str]) -> list[int]:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""
-        wanted = frozenset(kinds)
-        return [vertex for node, kind in enumerate(self.kind) if kind in wanted for vertex in self.graph.vertices(node)]
+        return sorted(vertex for kind in kinds for vertex in self._on_list.get(kind, ()))
 
     def processable_allow_ops(self) -> list[int]:
         """Returns the vertices of every allowlist node that may be changed."""
@@ -138,17 +145,26 @@ class Canvas:
     def supports(self, vertex: int) -> bool:
         """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device of `rules` (`SupportsF16`)."""
         node = self.graph.node_of[vertex]
-        number = vertex - self.graph.first[node]
         body = self.graph.body
-        key = (body.ops[node], number, id(body.layouts[node]), tuple(body.types[node]))
+        attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
+        if not attr:
+            return False
+        if node not in self._attr_types:
+            self._attr_types[node] = body.attr_types(node, {})
+        types = self._attr_types[node]
+        key = (body.ops[node], attr, index >= 0, frozenset(types.items()))
         known = self._supports.get(key)
         if known is None:
-            known = self._supports[key] = self.supports_type(vertex) and self.kernels_exist(node, {number})
+            new = {self.rules.format.number}
+            changed = {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}  # the other entries of a list keep their types
+            known = self._supports[key] = self.supports_type(vertex) and self._has_kernels(body.ops[node], changed)
         return known
 
     def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:
         """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device of `rules`."""
         body = self.graph.body
-        types = body.attr_types(node, dict.fromkeys(changed, self.rules.format.number))
-        return all(kernels.has_kernel(body.ops[node], device, types) for device in self.rules.devices)
+        return self._has_kernels(body.ops[node], body.attr_types(node, dict.fromkeys(changed, self.rules.format.number)))
+
+    def _has_kernels(self, op: str, types: kernels.Types) -> bool:
+        return all(kernels.has_kernel(op, device, types) for device in self.rules.devices)
 

@@ -68,9 +68,8 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
     graph = canvas.graph
     members: list[int] = []
     unsafe = False
-
-    def visit(vertex: int, origin: int) -> None:
-        nonlocal unsafe
+    start = graph.vertex(root, HANDLE)
+    for vertex, _ in reach([start], (graph.fanin, graph.fanout), lambda v: True):  # type: ignore[list-item]
         node = graph.node_of[vertex]
         element = _element(canvas, node)
         if element is None:
@@ -79,9 +78,6 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
             done.add(node)
             members.append(element)
             unsafe = unsafe or not canvas.processable[node]
-
-    start = graph.vertex(root, HANDLE)
-    reach([start], lambda v: [*graph.fanin[v], *graph.fanout[v]], lambda v: True, visit)  # type: ignore[list-item]
     if unsafe:
         for vertex in members:
             canvas.paint_deny(vertex, "list handle leaves the graph")
@@ -90,18 +86,12 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
 
 def _connect_writers(canvas: Canvas, reader: int) -> None:
     graph = canvas.graph
-    writers: list[int] = []
-
-    def visit(vertex: int, origin: int) -> None:
-        if graph.op(vertex) in WRITERS:
-            element = _element(canvas, graph.node_of[vertex])
-            if element is not None:
-                writers.append(element)
-
     handle = graph.vertex(graph.node_of[reader], HANDLE)
-    reach([handle], graph.fanin.__getitem__, lambda v: bool(canvas.processable[graph.node_of[v]]), visit)  # type: ignore[list-item]
-    for writer in writers:
-        graph.add_edge(writer, reader)
+    before = reach([handle], (graph.fanin,), lambda v: bool(canvas.processable[graph.node_of[v]]))  # type: ignore[list-item]
+    for vertex, _ in before:
+        element = _element(canvas, graph.node_of[vertex]) if graph.op(vertex) in WRITERS else None
+        if element is not None:
+            graph.add_edge(element, reader)
 
 
 def match_tensor_lists(canvas: Canvas, clusters: Clusters) -> None:

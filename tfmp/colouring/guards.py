@@ -6,6 +6,7 @@ They run before colours spread, so that what they deny is decided once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -82,21 +83,26 @@ def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
 
 def _keep_readers(canvas: Canvas, starts: list[int], rule: str, exempt: tuple[str, ...]) -> None:
     """Keeps the nodes that read `starts`, also through carriers, unless their op is on an `exempt` list."""
-    graph = canvas.graph
-
-    def enter(vertex: int) -> bool:
-        return canvas.is_float32(vertex) and canvas.kind_at(vertex) not in exempt
-
-    def onwards(vertex: int) -> list[int]:
-        return graph.fanout[vertex] if vertex in origins or graph.op(vertex) in CARRIERS else []
-
-    origins = frozenset(starts)
-
-    def visit(vertex: int, origin: int) -> None:
+    graph, origins = canvas.graph, frozenset(starts)
+    if not origins:
+        return
+    onwards = _Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS)
+    for vertex, origin in reach(starts, (onwards,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) not in exempt):
         if vertex not in origins:
             canvas.keep(graph.node_of[vertex], rule, origin)
 
-    reach(starts, onwards, enter, visit)
+
+class _Filtered(Sequence[Sequence[int]]):
+    """An adjacency in which only some vertices have neighbours."""
+
+    def __init__(self, adjacency: Sequence[Sequence[int]], passes: Callable[[int], bool]) -> None:
+        self._adjacency, self._passes = adjacency, passes
+
+    def __len__(self) -> int:
+        return len(self._adjacency)
+
+    def __getitem__(self, vertex):  # type: ignore[no-untyped-def]
+        return self._adjacency[vertex] if self._passes(vertex) else ()
 
 
 def keep_weight_updates(canvas: Canvas) -> None:
@@ -105,20 +111,18 @@ def keep_weight_updates(canvas: Canvas) -> None:
     TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul).
     """
     graph = canvas.graph
-    reads = [v for node, op in enumerate(graph.body.ops) if op in READS for v in graph.vertices(node) if canvas.is_float32(v)]
-    writes = [v for node, op in enumerate(graph.body.ops) if op.startswith(WRITE_STEMS) for v in graph.vertices(node) if canvas.is_float32(v)]
-    from_read = bytearray(len(graph))
+    reads, writes = [], []
+    for node, op in enumerate(graph.body.ops):
+        if op in READS or op.startswith(WRITE_STEMS):
+            (reads if op in READS else writes).extend(v for v in graph.vertices(node) if canvas.is_float32(v))
 
-    def mark(vertex: int, origin: int) -> None:
-        from_read[vertex] = 1
+    def enter(vertex: int) -> bool:
+        return graph.op(vertex) in ELEMENTWISE and canvas.is_float32(vertex)
 
-    reach(reads, graph.fanout.__getitem__, lambda v: graph.op(v) in ELEMENTWISE and canvas.is_float32(v), mark)
-
-    def visit(vertex: int, origin: int) -> None:
-        if from_read[vertex] and graph.op(vertex) in ELEMENTWISE:
+    from_read = {vertex for vertex, _ in reach(reads, (graph.fanout,), enter)}
+    for vertex, origin in reach(writes, (graph.fanin,), enter):
+        if vertex in from_read and graph.op(vertex) in ELEMENTWISE:
             canvas.keep(graph.node_of[vertex], "weight update", origin)
-
-    reach(writes, graph.fanin.__getitem__, lambda v: graph.op(v) in ELEMENTWISE and canvas.is_float32(v), visit)
 
 
 def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:

@@ -39,49 +39,31 @@ def spread_deny(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op."""
     if canvas.rules.force:
         return
-    graph = canvas.graph
-    before_danger = bytearray(len(graph))
-
-    def mark(vertex: int, origin: int) -> None:
-        before_danger[vertex] = 1
-
-    reach(canvas.on_lists({DENY, INFER}), graph.fanin.__getitem__, lambda v: not before_danger[v] and canvas.kind_at(v) == CLEAR, mark)
+    graph, kind, node_of = canvas.graph, canvas.kind, canvas.graph.node_of
+    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), lambda v: kind[node_of[v]] == CLEAR)
+    before_danger = {vertex for vertex, _ in towards}
     guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
     roots = [v for v in canvas.on_lists({DENY}) if not canvas.deny[v]]
-    reach(
-        [*roots, *guarded],
-        graph.fanout.__getitem__,
-        lambda v: bool(before_danger[v]) and not canvas.deny[v],
-        lambda v, origin: canvas.paint_deny(v, "denylist" if v == origin else "downstream of deny", -1 if v == origin else origin),
-    )
+    for vertex, origin in reach([*roots, *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):
+        canvas.paint_deny(vertex, *(("denylist",) if vertex == origin else ("downstream of deny", origin)))
 
 
 def allow_between(canvas: Canvas) -> None:
     """Paints clear and infer vertices allow that lie between two allowlist ops, with nothing denied or unsupported on the way."""
-    graph = canvas.graph
-    after = bytearray(len(graph))
-    roots = canvas.processable_allow_ops()
+    graph, roots = canvas.graph, canvas.processable_allow_ops()
 
     def enter(vertex: int) -> bool:
         return (
-            not after[vertex]
-            and canvas.kind_at(vertex) in (CLEAR, INFER)
+            canvas.kind_at(vertex) in (CLEAR, INFER)
             and not canvas.deny[vertex]
             and bool(canvas.processable[graph.node_of[vertex]])
             and canvas.is_float32(vertex)
             and canvas.supports(vertex)
         )
 
-    def mark(vertex: int, origin: int) -> None:
-        after[vertex] = 1
-
-    reach(roots, graph.fanout.__getitem__, enter, mark)
-    reach(
-        roots,
-        graph.fanin.__getitem__,
-        lambda v: bool(after[v]),
-        lambda v, origin: canvas.paint_allow(v, "between allow ops", origin),
-    )
+    after = {vertex for vertex, _ in reach(roots, (graph.fanout,), enter)}
+    for vertex, origin in reach(roots, (graph.fanin,), after.__contains__):
+        canvas.paint_allow(vertex, "between allow ops", origin)
 
 
 def allow_after(canvas: Canvas) -> None:
@@ -136,7 +118,8 @@ def allow_through_clear(canvas: Canvas) -> None:
         )
 
     starts = [v for v in range(len(graph)) if canvas.allow[v] and canvas.processable[graph.node_of[v]]]
-    reach(starts, lambda v: [*graph.fanin[v], *graph.fanout[v]], enter, lambda v, origin: canvas.paint_allow(v, "next to an allow op", origin))
+    for vertex, origin in reach(starts, (graph.fanin, graph.fanout), enter):
+        canvas.paint_allow(vertex, "next to an allow op", origin)
 
 
 def reads_reference_variable(canvas: Canvas, node: int) -> bool:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from tfmp.dtypes import REF_OFFSET
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
 
@@ -31,13 +32,17 @@ class TypeGraph:
         for node, types in enumerate(body.types):
             self.first.append(len(self.node_of))
             self.node_of.extend([node] * len(types))
-            self.dtype.extend(map(plain, types))
+            self.dtype.extend(types)
+        if max(self.dtype, default=0) > REF_OFFSET:
+            self.dtype = [plain(dtype) for dtype in self.dtype]
         self.fanin: list[list[int]] = [[] for _ in self.node_of]
         self.fanout: list[list[int]] = [[] for _ in self.node_of]
+        first, layouts, fanin, fanout = self.first, body.layouts, self.fanin, self.fanout
         for node, edges in enumerate(body.inputs):
-            base, slots = self.first[node], body.layouts[node].inputs
-            for port, (source, output) in enumerate(edges):
-                self.add_edge(self.first[source] + body.layouts[source].outputs[output], base + slots[port])
+            for (source, output), slot in zip(edges, layouts[node].inputs, strict=True):
+                from_vertex, to_vertex = first[source] + layouts[source].outputs[output], first[node] + slot
+                fanout[from_vertex].append(to_vertex)  # as `add_edge`, in line: this is the busiest loop of a conversion
+                fanin[to_vertex].append(from_vertex)
 
     def __len__(self) -> int:
         """Returns the number of vertices."""
@@ -67,21 +72,24 @@ class TypeGraph:
         return self.body.ops[self.node_of[vertex]]
 
 
-def reach(starts: Iterable[int], neighbours: Callable[[int], Iterable[int]], enter: Callable[[int], bool], visit: Callable[[int, int], None]) -> None:
-    """Visits `starts`, and everything that a path through entered vertices leads to, once each.
+Adjacency = Sequence[Sequence[int]]
+"""Vertex to its neighbours in one direction."""
+
+
+def reach(starts: Iterable[int], directions: Sequence[Adjacency], enter: Callable[[int], bool]) -> list[tuple[int, int]]:
+    """Returns `starts`, and everything that a path through entered vertices leads to, once each, with the vertex it was reached from (a start: itself).
 
     Args:
       starts: vertices that are entered without asking.
-      neighbours: the vertices next to one.
-      enter: whether a vertex that is not a start may be entered. Asked before `visit`, so it may depend on what `visit` has recorded.
-      visit: called with each vertex and the vertex it was reached from (itself, for a start).
+      directions: the adjacencies to follow, such as `(graph.fanin,)`.
+      enter: whether a vertex that is not a start may be entered.
     """
-    stack = [(start, start) for start in starts]
-    seen = {start for start, _ in stack}
-    while stack:
-        vertex, origin = stack.pop()
-        visit(vertex, origin)
-        for neighbour in neighbours(vertex):
-            if neighbour not in seen and enter(neighbour):
-                seen.add(neighbour)
-                stack.append((neighbour, vertex))
+    found = [(start, start) for start in dict.fromkeys(starts)]
+    seen = {start for start, _ in found}
+    for vertex, _ in found:  # grows while it is walked
+        for adjacency in directions:
+            for neighbour in adjacency[vertex]:
+                if neighbour not in seen and enter(neighbour):
+                    seen.add(neighbour)
+                    found.append((neighbour, vertex))
+    return found

@@ -13,8 +13,8 @@ DEFAULT_DEVICE = "DEFAULT"
 XLA_DEVICES = {"GPU": "XLA_GPU_JIT", "CPU": "XLA_CPU_JIT"}
 """Device type to the one under which XLA's just-in-time compiler registers what it can compile."""
 
-Types = Mapping[str, tuple[int, ...]]
-"""Type attribute to its types; one for a plain attribute, all of them for a list."""
+Types = Mapping[str, frozenset[int]]
+"""Type attribute to the types in it: one for a plain attribute, any number for a list."""
 
 
 def has_kernel(op: str, device: str, types: Types) -> bool:
@@ -22,11 +22,11 @@ def has_kernel(op: str, device: str, types: Types) -> bool:
 
     A constraint on something other than a type counts as met, since no conversion changes it.
     """
-    return _has_kernel(op, device, tuple(sorted(types.items())))
+    return _has_kernel(op, device, frozenset(types.items()))
 
 
 @functools.lru_cache(maxsize=None)
-def _has_kernel(op: str, device: str, types: tuple[tuple[str, tuple[int, ...]], ...]) -> bool:
+def _has_kernel(op: str, device: str, types: frozenset[tuple[str, frozenset[int]]]) -> bool:
     wanted = dict(types)
     for candidate in (device, DEFAULT_DEVICE):
         if any(_fits(constraints, wanted) for constraints in _constraints(op, device in XLA_DEVICES.values()).get(candidate, ())):
@@ -34,7 +34,7 @@ def _has_kernel(op: str, device: str, types: tuple[tuple[str, tuple[int, ...]], 
     return False
 
 
-def _fits(constraints: tuple[tuple[str, frozenset[int]], ...], types: Mapping[str, tuple[int, ...]]) -> bool:
+def _fits(constraints: tuple[tuple[str, frozenset[int]], ...], types: Types) -> bool:
     return all(allowed.issuperset(types.get(attr, ())) for attr, allowed in constraints)
 
 

@@ -56,6 +56,16 @@ class Layout:
         """The slots as plain tuples (attr, index, fixed), for the loops that read every node."""
         return tuple((slot.attr, slot.index, slot.fixed) for slot in self.slots)
 
+    def output_name(self, port: int) -> str:
+        """Returns how a FunctionDef writes output `port`, after the node's name: ":argument:index"."""
+        argument, first = [(name, first) for name, first in self.first_output.items() if first <= port][-1]  # the last: an empty list may share its start
+        return f":{argument}:{port - first}"
+
+    @functools.cached_property
+    def first_suffix(self) -> str:
+        """`output_name(0)`; for a node without outputs, something that nothing reads."""
+        return self.output_name(0) if self.outputs else ":"
+
     @functools.cached_property
     def number(self) -> dict[Slot, int]:
         """Slot to its number."""

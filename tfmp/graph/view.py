@@ -38,6 +38,8 @@ class Body:
       protos: each node's NodeDef, None for pseudo nodes. Never written to.
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
       arguments, results: how many pseudo nodes there are of each.
+      by_name: name to number, of everything that can be read (results cannot).
+      tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Body:
     attrs: Mapping[str, tf_api.AttrValue] = dataclasses.field(default_factory=dict)
     arguments: int = 0
     results: int = 0
+    by_name: dict[str, int] = dataclasses.field(default_factory=dict)
+    tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Returns the number of nodes, pseudo nodes included."""
@@ -69,13 +73,13 @@ class Body:
                 found[source][output].append((node, port))
         return found
 
-    def attr_types(self, node: int, changed: Mapping[int, int]) -> dict[str, tuple[int, ...]]:
+    def attr_types(self, node: int, changed: Mapping[int, int]) -> dict[str, frozenset[int]]:
         """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
-        types: dict[str, tuple[int, ...]] = {}
-        for number, (slot, dtype) in enumerate(zip(self.layouts[node].slots, self.types[node], strict=True)):
-            if slot.attr:
-                types[slot.attr] = (*types.get(slot.attr, ()), changed.get(number, dtype))
-        return types
+        types: dict[str, set[int]] = {}
+        for number, ((attr, _, _), dtype) in enumerate(zip(self.layouts[node].keys, self.types[node], strict=True)):
+            if attr:
+                types.setdefault(attr, set()).add(changed.get(number, dtype))
+        return {attr: frozenset(found) for attr, found in types.items()}
 
     def tensor_name(self, edge: Edge) -> str:
         """Returns how a NodeDef of this body writes the tensor `edge`."""
@@ -84,17 +88,15 @@ class Body:
             return self.names[source]
         if not self.name:
             return f"{self.names[source]}:{port}" if port else self.names[source]
-        argument, first = max(((a, f) for a, f in self.layouts[source].first_output.items() if f <= port), key=lambda pair: pair[1])
-        return f"{self.names[source]}:{argument}:{port - first}"
+        return self.names[source] + self.layouts[source].output_name(port)
 
-    def _add(self, name: str, op: str, layout: Layout, types: list[int], proto: tf_api.NodeDef | None) -> None:
-        self.names.append(name)
-        self.ops.append(op)
-        self.devices.append(proto.device if proto is not None else "")
-        self.layouts.append(layout)
-        self.types.append(types)
-        self.protos.append(proto)
-        self.inputs.append([])
+    def _add_pseudo(self, name: str, op: str, layout: Layout, dtype: int) -> None:
+        if op == ARG:
+            self.by_name[name] = len(self.names)
+            self.tensors[name] = (len(self.names), 0)
+        columns = (self.names, self.ops, self.devices, self.layouts, self.types, self.protos, self.inputs)
+        for column, value in zip(columns, (name, op, "", layout, [dtype], None, []), strict=True):
+            column.append(value)  # type: ignore[attr-defined]
 
 
 def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema]) -> Body:
@@ -110,10 +112,10 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
     for arg in signature.input_arg:
-        body._add(arg.name, ARG, _ARG_LAYOUT, [arg.type], None)
+        body._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
     _add_nodes(body, function.node_def, library)
     for arg in signature.output_arg:
-        body._add(arg.name, RETVAL, _RETVAL_LAYOUT, [arg.type], None)
+        body._add_pseudo(arg.name, RETVAL, _RETVAL_LAYOUT, arg.type)
     _connect(body, range(len(body)), function.ret)
     return body
 
@@ -137,7 +139,7 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
     """
     nodes = proto.node_def if body.name else proto.node
     columns = (list(column) for column in (body.names, body.ops, body.devices, body.layouts, body.types, body.inputs, body.protos))
-    new = Body(body.name, *columns, body.attrs, body.arguments, body.results)
+    new = Body(body.name, *columns, body.attrs, body.arguments, body.results, dict(body.by_name), dict(body.tensors))
     for number in touched:
         if number in body.proto_nodes:
             node = new.protos[number] = nodes[number - body.arguments]
@@ -157,8 +159,19 @@ NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatch
 
 
 def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
-    for proto in nodes:
-        body._add(proto.name, *_typed(proto, library), proto)
+    tensors, by_name, in_function = body.tensors, body.by_name, bool(body.name)
+    for number, proto in enumerate(nodes, len(body)):
+        name = proto.name
+        op, layout, types = _typed(proto, library)
+        by_name[name] = number
+        tensors[name + layout.first_suffix if in_function else name] = (number, 0)
+        body.names.append(name)
+        body.ops.append(op)
+        body.devices.append(proto.device)
+        body.layouts.append(layout)
+        body.types.append(types)
+        body.protos.append(proto)
+        body.inputs.append([])
 
 
 def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str, Layout, list[int]]:
@@ -176,26 +189,33 @@ def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str,
 
 def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
-    names, layouts, protos = body.names, body.layouts, body.protos
-    by_name = {name: node for node, name in enumerate(names) if layouts[node] is not _RETVAL_LAYOUT}
+    layouts, protos, tensors = body.layouts, body.protos, body.tensors
     for node in numbers:
         proto = protos[node]
         edges = []
-        for text in proto.input if proto is not None else [results[names[node]]] if layouts[node] is _RETVAL_LAYOUT else ():
+        for text in proto.input if proto is not None else [results[body.names[node]]] if layouts[node] is _RETVAL_LAYOUT else ():
             if text[0] == "^":
                 break  # control inputs come last
-            name, _, rest = text.partition(":")
-            try:
-                source = by_name[name]
-                port = 0 if not rest else int(rest) if rest.isdecimal() else _output(layouts[source], rest)
-            except (KeyError, ValueError):
-                raise GraphError(f"node {names[node]!r}{_where(body)} reads {text!r}, which is not there.") from None
-            if port >= len(layouts[source].outputs):
-                raise GraphError(f"node {names[node]!r}{_where(body)} reads {text!r}, but {name!r} has {len(layouts[source].outputs)} outputs.")
-            edges.append((source, port))
+            edges.append(tensors.get(text) or _find(body, text, node))
         if len(edges) != len(layouts[node].inputs):
-            raise GraphError(f"{body.ops[node]} node {names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layouts[node].inputs)}.")
+            raise GraphError(
+                f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layouts[node].inputs)}."
+            )
         body.inputs[node] = edges
+
+
+def _find(body: Body, text: str, reader: int) -> Edge:
+    """Returns the edge written `text`, which is not a first output in its usual form."""
+    name, _, rest = text.partition(":")
+    try:
+        source = body.by_name[name]
+        layout = body.layouts[source]
+        port = 0 if not rest else int(rest) if rest.isdecimal() else _output(layout, rest)
+    except (KeyError, ValueError):
+        raise GraphError(f"node {body.names[reader]!r}{_where(body)} reads {text!r}, which is not there.") from None
+    if port >= len(layout.outputs):
+        raise GraphError(f"node {body.names[reader]!r}{_where(body)} reads {text!r}, but {name!r} has {len(layout.outputs)} outputs.")
+    return source, port
 
 
 def _output(layout: Layout, text: str) -> int:
