@@ -1,11 +1,8 @@
 """tfmp: mixed-precision training for TensorFlow and Keras by rewriting graphs. Set `TF_ENABLE_AUTO_MIXED_PRECISION=1`, or see `enable`."""
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from tfmp import startup
+
+TYPE_CHECKING = False  # stands for `typing.TYPE_CHECKING`: like `__future__` and `importlib`, `typing` is not loaded in a bare interpreter
 
 __version__ = "0.1.0"
 
@@ -32,11 +29,13 @@ _HOME = {
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604  (all are strings)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Returns a public name from its home module."""
     if name not in _HOME:
         raise AttributeError(f"module 'tfmp' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}.")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from tfmp.colouring.canvas import Rules
 from tfmp.colouring.passes import Colouring
 from tfmp.colouring.reasons import Decision, decisions
 from tfmp.dtypes import FloatFormat, sixteen_bit
-from tfmp.errors import GraphError
+from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import library_schemas
@@ -134,7 +134,8 @@ def convert(program: Program, settings: Settings, library: Mapping[str, OpSchema
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Holds the cycle collector back: a conversion makes many small objects and no cycles, and each full collection walks all of TensorFlow's
-    objects (measured: half the time of a conversion of 8,000 nodes)."""
+    objects (measured: half the time of a conversion of 8,000 nodes).
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -147,13 +148,15 @@ def _no_garbage_collection() -> Iterator[None]:
 def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchema], fetches: frozenset[str]) -> Conversion:
     start = time.perf_counter()
     target = sixteen_bit(settings.dtype)
+    if settings.device not in XLA_DEVICES:
+        raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
     lists = settings.lists(settings.dtype)
-    table = passes.EXACT if settings.rules.exact else passes.DEFAULT
+    table = passes.exact(settings.dtype, tf_api.VERSION) if settings.rules.exact else passes.DEFAULT
     bodies = {}
     for name, body in program.bodies.items():
         rules = Rules(target, lists, _devices(program, name, settings), settings.rules.force, fetches if name == program.root else frozenset())
         colouring = passes.colour(body, rules, table)
-        plan = make_plan(colouring, target, store_constants=not settings.rules.exact, emulate=settings.emulate)
+        plan = make_plan(colouring, target, exact=settings.rules.exact, emulate=settings.emulate)
         original = program.definitions[name]
         proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else rules.devices)
         bodies[name] = BodyConversion(colouring, plan, proto)
@@ -193,9 +196,9 @@ def convert_graph_def(
     """
     chosen = make_settings(dtype=dtype, level=level, device=device, **settings)
     program = from_graph(graph_def)
-    body = program.bodies[""]
-    kept = _kept(body.names, [*fetches, *feeds]) or frozenset(_unread(program))
-    return convert(program, chosen, library_schemas(graph_def.library.function), kept)
+    names = program.bodies[""].names
+    kept = _kept(names, fetches) or frozenset(_unread(program))
+    return convert(program, chosen, library_schemas(graph_def.library.function), kept | _kept(names, feeds))
 
 
 def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16", level: str = "default", device: str = "CPU", **settings: Any) -> Conversion:
@@ -214,7 +217,7 @@ def convert_named(name: bytes | str, lookup: Lookup, settings: Settings) -> Conv
         return convert(from_function(text, lookup), settings, {})
 
 
-def _kept(names: list[str], wanted: list[str]) -> frozenset[str]:
+def _kept(names: list[str], wanted: Iterable[str]) -> frozenset[str]:
     kept = frozenset(name.removeprefix("^").partition(":")[0] for name in wanted)
     missing = sorted(kept - set(names))
     if missing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -22,17 +22,20 @@ from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
 
-AttrValue = attr_value_pb2.AttrValue
-FunctionDef = function_pb2.FunctionDef
-GraphDef = graph_pb2.GraphDef
-NodeDef = node_def_pb2.NodeDef
-OpDef = op_def_pb2.OpDef
-TensorProto = tensor_pb2.TensorProto
-AtomicFunction = _atomic_function.AtomicFunction
-OpError = tf.errors.OpError
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+"""Major and minor version of the running TensorFlow."""
+
+AttrValue: TypeAlias = attr_value_pb2.AttrValue
+FunctionDef: TypeAlias = function_pb2.FunctionDef
+GraphDef: TypeAlias = graph_pb2.GraphDef
+NodeDef: TypeAlias = node_def_pb2.NodeDef
+OpDef: TypeAlias = op_def_pb2.OpDef
+TensorProto: TypeAlias = tensor_pb2.TensorProto
+AtomicFunction: TypeAlias = _atomic_function.AtomicFunction
+OpError: TypeAlias = tf.errors.OpError
 
 __all__ = [
-    "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
+    "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
     "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded",
 ]  # fmt: skip
@@ -48,7 +51,7 @@ def kernels_of(op: str) -> Sequence[Any]:
     return _kernels.get_registered_kernels_for_op(op).kernel
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def register_xla_kernels() -> None:
     """Makes `kernels_of` list the XLA_CPU_JIT and XLA_GPU_JIT kernels, which TensorFlow otherwise registers at the first XLA compilation."""
     _pywrap_xla_ops.get_cpu_kernel_names()

@@ -79,7 +79,7 @@ class Canvas:
     def _processable(self, body: Body) -> bytearray:
         """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
         target = self.rules.devices[0].replace("XLA_", "")
-        on_target = {device: target.startswith(device.rpartition("device:")[2].partition(":")[0].upper()) for device in set(body.devices)}
+        on_target = {device: target.startswith(_device_type(device)) for device in set(body.devices)}
         found = bytearray(on_target[device] for device in body.devices)
         for node in (*range(body.arguments), *range(len(body) - body.results, len(body)), *map(body.by_name.get, self.rules.fetches)):
             if node is not None:
@@ -110,6 +110,13 @@ class Canvas:
         for vertex in self.graph.vertices(node):
             if self.is_float32(vertex):
                 self.paint_deny(vertex, rule, cause)
+
+    def leave(self, node: int, rule: str, cause: int = -1) -> None:
+        """Takes `node` out of what may be changed, but denies nothing: what reads it may still be 16 bit."""
+        self.processable[node] = 0
+        for vertex in self.graph.vertices(node):
+            if self.is_float32(vertex):
+                self.reasons.setdefault(vertex, Reason(rule, cause))
 
     def is_float32(self, vertex: int) -> bool:
         """Returns whether the type of `vertex` is float32: only those are ever changed."""
@@ -168,3 +175,7 @@ class Canvas:
     def _has_kernels(self, op: str, types: kernels.Types) -> bool:
         return all(kernels.has_kernel(op, device, types) for device in self.rules.devices)
 
+
+def _device_type(device: str) -> str:
+    """Returns "GPU" for "/job:localhost/replica:0/task:0/device:GPU:0" and for the "/gpu:0" of old graphs, "" for no device at all."""
+    return device.rpartition("/")[2].removeprefix("device:").partition(":")[0].upper()

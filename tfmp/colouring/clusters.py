@@ -43,14 +43,17 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     clusters: Clusters = []
     done: set[int] = set()
     for node, op in enumerate(canvas.graph.body.ops):
-        if "TensorList" in op and node not in done and canvas.processable[node] and _element(canvas, node) is not None:
-            if canvas.graph.vertex(node, HANDLE) is not None:
-                clusters.append(_cluster_of(canvas, node, done))
+        if "TensorList" in op and node not in done and canvas.processable[node] and _is_root(canvas, node):
+            clusters.append(_cluster_of(canvas, node, done))
     for cluster in clusters:
         for vertex in cluster:
             if canvas.graph.op(vertex) in READERS:
                 _connect_writers(canvas, vertex)
     return clusters
+
+
+def _is_root(canvas: Canvas, node: int) -> bool:
+    return _element(canvas, node) is not None and canvas.graph.vertex(node, HANDLE) is not None
 
 
 def _element(canvas: Canvas, node: int) -> int | None:
@@ -168,7 +171,7 @@ def retarget_casts(canvas: Canvas) -> None:
 def retarget_casts_everywhere(canvas: Canvas) -> None:
     """Does `retarget_casts` until nothing changes; only casts that may be changed, and that read no integer too large for the 16-bit type."""
     todo = [v for v in _casts(canvas) if canvas.processable[canvas.graph.node_of[v]] and not canvas.deny[v] and canvas.supports(v)]
-    while any([_retarget(canvas, vertex) for vertex in todo]):
+    while sum(_retarget(canvas, vertex) for vertex in todo):  # all of them: `any` would stop at the first
         pass
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from tfmp import tf_api
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
 from tfmp.oplists import ALLOW
+from tfmp.program.calls import CALLING_OPS
 
 ELEMENTWISE = frozenset({
     "Abs", "Add", "AddN", "AddV2", "ClipByValue", "Div", "DivNoNan", "Identity", "Inv", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow",
@@ -24,8 +27,9 @@ ELEMENTWISE = frozenset({
 """Ops that a weight update is written with: each element of the result depends on the same element of the inputs."""
 
 CARRIERS = frozenset({
-    "BroadcastTo", "Concat", "ConcatV2", "ExpandDims", "Fill", "Identity", "IdentityN", "Neg", "Pack", "Pad", "PadV2", "Reshape", "Select",
-    "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose",
+    "BroadcastTo", "Concat", "ConcatV2", "Enter", "Exit", "ExpandDims", "Fill", "Identity", "IdentityN", "Merge", "Neg", "NextIteration", "Pack", "Pad",
+    "PadV2", "Reshape", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Switch", "Tile", "Transpose",
+    "Unpack",
 })  # fmt: skip
 """Ops that hand on the values of an input: a constant or an integer behind them is as dangerous as in front."""
 
@@ -40,13 +44,24 @@ FEW = 16
 (weights of a frozen model) tiny elements are ordinary, and only overflow counts. Our own choice."""
 
 
+def leave_calls(canvas: Canvas) -> None:
+    """Leaves the types of calls, loops and branches alone: the functions that they name keep float32 signatures. (TensorFlow's bfloat16 list has While on
+    its clearlist, since its runtime lowers loops before the pass; a While that is not lowered does not run then.)
+    """
+    for node, op in enumerate(canvas.graph.body.ops):
+        if op in CALLING_OPS:
+            canvas.leave(node, "call")
+
+
 def keep_ops_without_kernel(canvas: Canvas) -> None:
-    """Keeps allowlist nodes in float32 that have no 16-bit kernel on a device that will run them (TensorFlow's pass does not ask for those)."""
+    """Keeps allowlist nodes in float32 that no 16-bit kernel can run on a device that will run them (TensorFlow's pass does not ask for those)."""
     for node, kind in enumerate(canvas.kind):
         if kind == ALLOW and canvas.processable[node]:
             first = canvas.graph.first[node]
             changed = {v - first for v in canvas.graph.vertices(node) if canvas.is_float32(v) and canvas.supports_type(v)}
-            if changed and not canvas.kernels_exist(node, changed):
+            if not changed:
+                canvas.keep(node, "no 16-bit form")
+            elif not canvas.kernels_exist(node, changed):
                 canvas.keep(node, "no kernel")
 
 
@@ -66,14 +81,24 @@ def keep_integer_readers(canvas: Canvas) -> None:
 
     Allowlist ops are exempt: a product of rounded factors is what 16 bit means for them.
     """
+    _keep_readers(canvas, _ends_opposite_integers(canvas, Slot("DstT"), Slot("SrcT")), "integer from a cast", exempt=(ALLOW,))
+
+
+def keep_integer_sources(canvas: Canvas) -> None:
+    """Keeps in float32 what only hands values on to a cast that makes integers of them (ids and labels that travel as floats)."""
     graph = canvas.graph
-    starts = []
-    for node, op in enumerate(graph.body.ops):
-        if op == "Cast":
-            source, result = graph.vertex(node, Slot("SrcT")), graph.vertex(node, Slot("DstT"))
-            if source is not None and result is not None and canvas.is_float32(result) and _may_be_inexact(graph.dtype[source], canvas.rules.format):
-                starts.append(result)
-    _keep_readers(canvas, starts, "integer from a cast", exempt=(ALLOW,))
+    starts = _ends_opposite_integers(canvas, Slot("SrcT"), Slot("DstT"))
+    for vertex, origin in reach(starts, (graph.fanin,), lambda v: canvas.is_float32(v) and graph.op(v) in CARRIERS):
+        if vertex != origin:
+            canvas.leave(graph.node_of[vertex], "integer for a cast", origin)
+
+
+def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> list[int]:
+    """Returns the `near` end of each Cast where that is float32 and the `far` one integers that 16 bit may round."""
+    graph = canvas.graph
+    casts = [node for node, op in enumerate(graph.body.ops) if op == "Cast"]
+    ends = ((graph.vertex(node, near), graph.vertex(node, far)) for node in casts)
+    return [n for n, f in ends if n is not None and f is not None and canvas.is_float32(n) and _may_be_inexact(graph.dtype[f], canvas.rules.format)]
 
 
 def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
@@ -101,7 +126,7 @@ class _Filtered(Sequence[Sequence[int]]):
     def __len__(self) -> int:
         return len(self._adjacency)
 
-    def __getitem__(self, vertex):  # type: ignore[no-untyped-def]
+    def __getitem__(self, vertex: Any) -> Any:
         return self._adjacency[vertex] if self._passes(vertex) else ()
 
 
@@ -111,7 +136,8 @@ def keep_weight_updates(canvas: Canvas) -> None:
     TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul).
     """
     graph = canvas.graph
-    reads, writes = [], []
+    reads: list[int] = []
+    writes: list[int] = []
     for node, op in enumerate(graph.body.ops):
         if op in READS or op.startswith(WRITE_STEMS):
             (reads if op in READS else writes).extend(v for v in graph.vertices(node) if canvas.is_float32(v))
@@ -128,7 +154,10 @@ def keep_weight_updates(canvas: Canvas) -> None:
 def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
     if node is None:
         raise TypeError("a pseudo node has no constant")
-    tensor = node.attr["value"].tensor
+    value = node.attr.get("value")
+    if value is None:
+        raise GraphError(f"Const node {node.name!r} has no value.")
+    tensor = value.tensor
     if tensor.ByteSize() > SMALL:
         return rounds_badly(np.asarray(tf_api.read_tensor(tensor)), target)
     return _small_rounds_badly(tensor.SerializeToString(), target)
@@ -145,7 +174,8 @@ def _small_rounds_badly(tensor: bytes, target: FloatFormat) -> bool:
 
 def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:
     """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value zero or one that
-    is not 1 into 1. `values` is float32."""
+    is not 1 into 1. `values` is float32.
+    """
     rounded = tf_api.rounded(values, target.number)
     if np.any(np.isfinite(values) & ~np.isfinite(rounded)):
         return True

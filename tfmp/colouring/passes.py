@@ -39,18 +39,30 @@ EXACT: tuple[Pass, ...] = (
 )
 """The order of `AutoMixedPrecisionImpl::Optimize` in TensorFlow 2.21. Its result hangs on node order, and so does this."""
 
+FOLLOWS_IN_FLOAT16 = (2, 20)
+"""From this TensorFlow version on, "allow after" runs in the CUDA (float16) mode too, not only in the bfloat16 mode (found by running 2.18 to 2.21)."""
+
+
+def exact(dtype: str, version: tuple[int, ...]) -> tuple[Pass, ...]:
+    """Returns the passes that TensorFlow of that version (major, minor) runs for `dtype` ("float16" or "bfloat16")."""
+    follows = dtype == "bfloat16" or version >= FOLLOWS_IN_FLOAT16
+    return tuple(step for step in EXACT if follows or step.name != "allow after")
+
+
 DEFAULT: tuple[Pass, ...] = (
+    _plain("leave calls", guards.leave_calls),
     _plain("keep ops without kernel", guards.keep_ops_without_kernel),
     _plain("keep constant readers", guards.keep_constant_readers),
     _plain("keep integer readers", guards.keep_integer_readers),
+    _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("seed allow", spread.seed_allow),
-    _plain("drop unsupported", spread.drop_unsupported),
     _plain("spread deny", spread.spread_deny),
     _MATCH_LISTS,
     _plain("allow between", spread.allow_between),
     _plain("allow after", spread.allow_after_everywhere),
     _plain("allow through clear", spread.allow_through_clear),
+    _plain("drop unsupported", spread.drop_unsupported),
     _MATCH_LISTS,
     _plain("match loop edges", clusters.match_loop_edges_everywhere),
     _plain("retarget casts", clusters.retarget_casts_everywhere),

@@ -10,6 +10,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import QUANTIZED
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
+from tfmp.program.calls import CALLING_OPS
 
 SPREADING = frozenset({"constant out of range"})
 """Rules of guards whose deny spreads downstream, as the denylist's does."""
@@ -28,11 +29,14 @@ def seed_allow(canvas: Canvas) -> None:
 
 
 def _may_be_forced(canvas: Canvas, node: int) -> bool:
-    """`CanForceFP16`: not a constant, not the fused softmax loss (it has float32 inside), not stateful, no references; and not what is fed."""
+    """`CanForceFP16`: not a constant, not the fused softmax loss (it has float32 inside), not stateful, no references; and neither what is fed nor a call,
+    whose functions keep their signatures.
+    """
     op = canvas.graph.body.ops[node]
     first = canvas.graph.first[node]
     schema = canvas.schema(first) if canvas.graph.body.types[node] else None
-    return schema is not None and op not in ("Const", "Placeholder", "SoftmaxCrossEntropyWithLogits") and not schema.stateful and not schema.has_refs
+    excluded = op in ("Const", "Placeholder", "SoftmaxCrossEntropyWithLogits") or op in CALLING_OPS
+    return schema is not None and not excluded and not schema.stateful and not schema.has_refs
 
 
 def spread_deny(canvas: Canvas) -> None:
@@ -43,8 +47,7 @@ def spread_deny(canvas: Canvas) -> None:
     towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), lambda v: kind[node_of[v]] == CLEAR)
     before_danger = {vertex for vertex, _ in towards}
     guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
-    roots = [v for v in canvas.on_lists({DENY}) if not canvas.deny[v]]
-    for vertex, origin in reach([*roots, *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):
+    for vertex, origin in reach([*canvas.on_lists({DENY}), *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):
         canvas.paint_deny(vertex, *(("denylist",) if vertex == origin else ("downstream of deny", origin)))
 
 

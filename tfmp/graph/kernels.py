@@ -25,7 +25,7 @@ def has_kernel(op: str, device: str, types: Types) -> bool:
     return _has_kernel(op, device, frozenset(types.items()))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _has_kernel(op: str, device: str, types: frozenset[tuple[str, frozenset[int]]]) -> bool:
     wanted = dict(types)
     for candidate in (device, DEFAULT_DEVICE):
@@ -38,7 +38,7 @@ def _fits(constraints: tuple[tuple[str, frozenset[int]], ...], types: Types) -> 
     return all(allowed.issuperset(types.get(attr, ())) for attr, allowed in constraints)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _constraints(op: str, xla: bool) -> dict[str, list[tuple[tuple[str, frozenset[int]], ...]]]:
     """Device type to the type constraints of each unlabelled kernel. `xla` is part of the key only so that XLA's kernels are read once registered."""
     if xla:

@@ -166,7 +166,7 @@ class _Argument:
         return [self._slot] * (sizes[self.number_attr] if self.number_attr else 1)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def registered_schema(op: str) -> OpSchema:
     """Returns the schema of a registered op; raises `GraphError` if there is none (not remembered: `tf.load_op_library` may bring it later)."""
     definition = tf_api.op_def(op)

@@ -6,6 +6,7 @@ become pseudo nodes (`_Arg`, `_Retval`), as they do in TensorFlow's own optimize
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 
@@ -107,7 +108,7 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
       library: schemas of functions that nodes may name as their op type.
 
     Raises:
-      GraphError: an op is unknown, or a node reads something that is not there.
+      GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
     """
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
@@ -116,6 +117,7 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     _add_nodes(body, function.node_def, library)
     for arg in signature.output_arg:
         body._add_pseudo(arg.name, RETVAL, _RETVAL_LAYOUT, arg.type)
+    _refuse_twins(body)
     _connect(body, range(len(body)), function.ret)
     return body
 
@@ -124,6 +126,7 @@ def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
     body = Body("")
     _add_nodes(body, graph.node, library)
+    _refuse_twins(body)
     _connect(body, range(len(body)), {})
     return body
 
@@ -138,8 +141,8 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
       library: as for `read_function`.
     """
     nodes = proto.node_def if body.name else proto.node
-    columns = (list(column) for column in (body.names, body.ops, body.devices, body.layouts, body.types, body.inputs, body.protos))
-    new = Body(body.name, *columns, body.attrs, body.arguments, body.results, dict(body.by_name), dict(body.tensors))
+    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs")}
+    new = Body(body.name, attrs=body.attrs, **columns)
     for number in touched:
         if number in body.proto_nodes:
             node = new.protos[number] = nodes[number - body.arguments]
@@ -164,7 +167,8 @@ def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str
         name = proto.name
         op, layout, types = _typed(proto, library)
         by_name[name] = number
-        tensors[name + layout.first_suffix if in_function else name] = (number, 0)
+        if layout.outputs:
+            tensors[name + layout.first_suffix if in_function else name] = (number, 0)
         body.names.append(name)
         body.ops.append(op)
         body.devices.append(proto.device)
@@ -187,14 +191,21 @@ def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str,
     return newer, layout, types
 
 
+def _refuse_twins(body: Body) -> None:
+    readable = len(body) - body.results
+    if len(body.by_name) < readable:
+        twin = next(name for number, name in enumerate(body.names[:readable]) if body.by_name[name] != number)
+        raise GraphError(f"two nodes{_where(body)} are called {twin!r}; rename one of them.")
+
+
 def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
     layouts, protos, tensors = body.layouts, body.protos, body.tensors
     for node in numbers:
         proto = protos[node]
         edges = []
-        for text in proto.input if proto is not None else [results[body.names[node]]] if layouts[node] is _RETVAL_LAYOUT else ():
-            if text[0] == "^":
+        for text in proto.input if proto is not None else [results.get(body.names[node], "")] if layouts[node] is _RETVAL_LAYOUT else ():
+            if text[:1] == "^":
                 break  # control inputs come last
             edges.append(tensors.get(text) or _find(body, text, node))
         if len(edges) != len(layouts[node].inputs):

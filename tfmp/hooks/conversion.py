@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 
 from tfmp import engine, tf_api
-from tfmp.hooks import dumps, hardware, notices
 from tfmp.engine import Conversion
 from tfmp.graph.edit import renamed
 from tfmp.graph.view import Body
+from tfmp.hooks import dumps, hardware, notices
 from tfmp.program.calls import CALLING_OPS, call_nodes
-from tfmp.reports.account import LEDGER, Record, Shape, make_record
+from tfmp.reports.account import LEDGER, Record, make_record
+from tfmp.reports.flops import FORMULAS, Shape
 from tfmp.settings import Settings
 
 _numbers = itertools.count()
@@ -101,11 +104,21 @@ class _Shapes:
                     yield name, graph
 
     def __call__(self, function: str, node: str) -> tuple[list[Shape], Shape] | None:
-        graph = self._graphs.get(function)
-        if graph is None:
-            return None
-        operation = graph.get_operation_by_name(node)  # type: ignore[attr-defined]
-        return [_shape(tensor) for tensor in operation.inputs], _shape(operation.outputs[0])
+        operation = _find(self._graphs.get(function), node)
+        return None if operation is None else ([_shape(tensor) for tensor in operation.inputs], _shape(operation.outputs[0]))
+
+
+def _find(graph: Any, node: str) -> Any:
+    """Returns the operation that became the matrix multiplication or convolution `node`, or None.
+
+    A node that has the name of an argument gets a number in the FunctionDef (`NodeNameMapping` in TensorFlow's `graph_to_functiondef.cc`).
+    """
+    for name in (node, node.rpartition("_")[0]):
+        with contextlib.suppress(KeyError):
+            operation = graph and graph.get_operation_by_name(name)
+            if operation and operation.type in FORMULAS:
+                return operation
+    return None
 
 
 def _shape(tensor: object) -> Shape:

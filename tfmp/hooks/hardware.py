@@ -106,7 +106,7 @@ def cpu_has_bfloat16() -> bool:
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     if cpuinfo.exists():
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        return bool(found) and not BF16_FLAGS.isdisjoint(found.group(1).split())
+        return found is not None and not BF16_FLAGS.isdisjoint(found.group(1).split())
     if platform.system() == "Darwin":
         answer = subprocess.run(["/usr/sbin/sysctl", "-n", "hw.optional.arm.FEAT_BF16"], capture_output=True, text=True, check=False)
         return answer.stdout.strip() == "1"

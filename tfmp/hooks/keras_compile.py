@@ -28,7 +28,7 @@ class Family:
 
     def compile_owner(self) -> type:
         """Returns the class whose `compile` is hooked."""
-        return getattr(importlib.import_module(self.module), self.owner)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(self.module), self.owner)
 
 
 KERAS = Family("keras", "keras.src.trainers.trainer", "Trainer")
@@ -74,22 +74,20 @@ class _Compile:
         if active.graph_rewrite:
             _warn_about(model, args, kwargs)
         if active.loss_scaling and optimizer.scales_losses(active):
+            given = args[0] if args else kwargs.get("optimizer", "rmsprop")  # the first parameter and its default, in both families
+            opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
             with notices.falling_back(f"{type(model).__name__}.compile", active.settings.strict):
-                args, kwargs = self._with_loss_scale(args, kwargs)
+                opt = _scaled(opt)
+            if args:
+                return wrapped(opt, *args[1:], **kwargs)
+            kwargs = {**kwargs, "optimizer": opt}
         return wrapped(*args, **kwargs)
 
-    def _with_loss_scale(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`optimizer` is the first parameter of `compile`, "rmsprop" by default, in both families."""
-        from tfmp.optimizers.wrap import is_wrapped, wrap
 
-        given = args[0] if args else kwargs.get("optimizer", "rmsprop")
-        if given is None or is_wrapped(given):
-            return args, kwargs
-        opt = importlib.import_module(self._family.name).optimizers.get(given)
-        scaled = opt if is_wrapped(opt) else wrap(opt, "dynamic")
-        if args:
-            return (scaled, *args[1:]), kwargs
-        return args, {**kwargs, "optimizer": scaled}
+def _scaled(opt: Any) -> Any:
+    from tfmp.optimizers.wrap import is_wrapped, wrap
+
+    return opt if opt is None or is_wrapped(opt) else wrap(opt, "dynamic")
 
 
 def _warn_about(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tfmp.reports.account import Record
 
 _CANNOT_START = (
-    "No registered", "No OpKernel", "could not be compiled", "incompatible with expected", "Failed to compile", "not supported by XLA",
-    "XLA compilation", "Expected to be", "HloVerifier", "mismatch in",
+    "No registered", "No OpKernel", "incompatible with expected", "expected type", "unsupported operations", "XLA compilation", "HLO verif",
 )  # fmt: skip
 """Parts of the messages with which TensorFlow refuses a function before running any of it: a missing kernel, types that do not fit, a failed compilation."""
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from tfmp.hooks import activation
+from tfmp.settings import Switches
 
 
 def enable_mixed_precision_graph_rewrite(opt: Any = None, loss_scale: Any = "dynamic") -> Any:
@@ -39,7 +40,7 @@ def disable_mixed_precision_graph_rewrite() -> None:
     activation.disable()
 
 
-def scales_losses(switches: activation.Switches) -> bool:
+def scales_losses(switches: Switches) -> bool:
     """Returns whether the 16-bit type that `switches` lead to here needs a loss scale: float16 does, bfloat16 does not, and no conversion does not."""
     from tfmp.hooks import hardware
 

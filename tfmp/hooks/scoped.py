@@ -8,7 +8,7 @@ from typing import Any
 import wrapt
 
 
-class ScopedFunction(wrapt.ObjectProxy):
+class ScopedFunction(wrapt.ObjectProxy):  # type: ignore[type-arg]  # wrapt is generic in its stubs only
     """Stands for a `tf.function` and passes everything on to it, but enters a scope around whatever may trace."""
 
     def __init__(self, function: Any, scope: contextlib.AbstractContextManager[Any]) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def on_trace(function: ConcreteFunction) -> None:
     """Called by TensorFlow with every newly traced function: attaches to it if mixed precision is on. Raises only `SettingsError`, and what goes wrong
-    under `TFMP_STRICT=1`."""
+    under `TFMP_STRICT=1`.
+    """
     from tfmp.hooks import notices
 
     active = activation.current()

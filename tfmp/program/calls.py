@@ -58,4 +58,4 @@ def call_nodes(body: Body) -> Iterator[tuple[int, list[str]]]:
     """Yields each calling node of `body` with the names of what it calls; a node whose op is itself a function's name is not one of them."""
     for node in body.proto_nodes:
         if body.ops[node] in CALLING_OPS:
-            yield node, list(callees(body.protos[node]))  # type: ignore[arg-type]
+            yield node, list(callees(body.protos[node]))

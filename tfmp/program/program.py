@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from tfmp import tf_api
+from tfmp.errors import GraphError
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, library_schemas, read_function, read_graph
 from tfmp.program.calls import call_nodes, is_compiled
@@ -16,7 +17,7 @@ Lookup = Callable[[str], tf_api.FunctionDef]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A root and the functions that it calls, directly or not, through the ops of `calls.CALLING_OPS`.
+    """A root and the functions that it calls, directly or not, through the ops of `calls.CALLING_OPS`; templates (functions with attributes) are left out.
 
     Attributes:
       root: name of the root function, or "" for a main graph.
@@ -45,10 +46,16 @@ def from_function(name: str, lookup: Lookup) -> Program:
 
 
 def from_graph(graph: tf_api.GraphDef) -> Program:
-    """Returns the program whose root is the main graph of `graph` and whose functions come from its library."""
+    """Returns the program whose root is the main graph of `graph` and whose functions come from its library; raises `GraphError` if one is missing."""
     library = {function.signature.name: function for function in graph.library.function}
+
+    def lookup(name: str) -> tf_api.FunctionDef:
+        if name not in library:
+            raise GraphError(f"function {name!r} is called, but is not in the graph's library, which has {len(library)} functions.")
+        return library[name]
+
     schemas = library_schemas(graph.library.function)
-    return _explore(read_graph(graph, schemas), {"": graph}, library.__getitem__, schemas)
+    return _explore(read_graph(graph, schemas), {"": graph}, lookup, schemas)
 
 
 def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.GraphDef], lookup: Lookup, schemas: Mapping[str, OpSchema]) -> Program:
@@ -58,8 +65,10 @@ def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.Grap
     while todo:
         name, under_xla = todo.pop()
         if name not in bodies:
-            definition = definitions[name] = lookup(name)
-            bodies[name] = read_function(definition, schemas)
+            definition = lookup(name)
+            if definition.signature.attr:  # a template: what its types are is up to each call
+                continue
+            definitions[name], bodies[name] = definition, read_function(definition, schemas)
         body = bodies[name]
         compiled = under_xla or is_compiled(body.attrs)
         if name in reached[compiled]:

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tfmp.colouring.reasons import Decision
 from tfmp.engine import Conversion
@@ -59,7 +60,7 @@ class Report(Sequence[Record]):
         """Holds `records`."""
         self._records = tuple(records)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: Any) -> Any:
         """Returns one record, or a Report of several for a slice."""
         return Report(self._records[index]) if isinstance(index, slice) else self._records[index]
 
@@ -143,5 +144,6 @@ LEDGER = Ledger()
 
 def report() -> Report:
     """Returns the account of this process: a sequence of `Record`, oldest first, that prints readably. Small functions without a matrix multiplication
-    or convolution are not in it."""
+    or convolution are not in it.
+    """
     return LEDGER.report()

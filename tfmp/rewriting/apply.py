@@ -35,6 +35,9 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
         text = _add(editor, cast)
         for reader in cast.readers:
             editor.redirect(reader, text)
+    for shortcut in plan.shortcuts:
+        for reader in shortcut.readers:
+            editor.redirect(reader, plan.body.tensor_name(shortcut.source))
     verify(plan.body, reread(plan.body, editor.proto, editor.touched, library), devices)
     return editor.proto
 
@@ -63,10 +66,9 @@ def verify(before: Body, after: Body, devices: tuple[str, ...]) -> None:
     if signature[: len(signature) // 2] != signature[len(signature) // 2 :]:
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
     _verify_edges(after)
-    types = dict(zip(before.names, before.types, strict=True))
+    types = {before.names[node]: before.types[node] for node in before.proto_nodes}  # a result may have the name of a node
     for node, proto in enumerate(after.protos):
-        name = after.names[node]
-        if proto is not None and after.types[node] != types.get(name) and name in types:
+        if proto is not None and after.types[node] != types.get(after.names[node], after.types[node]):
             _verify_kernel(after, node, devices)
 
 

@@ -1,7 +1,7 @@
 """What has to change for a body to have the colours it was given, as a list of frozen edits.
 
 One cast per tensor and direction, shared by every reader that needs it (`ChangeTypeAttrsAndAddCasts` in `auto_mixed_precision.cc`). A constant is not cast
-at run time but stored once more in 16 bit.
+at run time but stored once more in 16 bit, and what an existing Cast has made of a 16-bit tensor is not cast back: that tensor is read instead.
 """
 
 from __future__ import annotations
@@ -42,17 +42,26 @@ class InsertCast:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shortcut:
+    """The input ports `readers` read `source`, a 16-bit tensor, instead of what an existing Cast made of it."""
+
+    source: Edge
+    readers: tuple[Edge, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The edits of one body, in node order."""
 
     body: Body
     retypes: tuple[Retype, ...]
     casts: tuple[InsertCast, ...]
+    shortcuts: tuple[Shortcut, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether nothing changes."""
-        return not self.retypes and not self.casts
+        return not self.retypes and not self.casts and not self.shortcuts
 
     @property
     def run_time_casts(self) -> int:
@@ -67,23 +76,30 @@ class Plan:
             verb = "store" if cast.constant else "round" if cast.round_trip else "cast"
             readers = ", ".join(f"{names[node]}[{port}]" for node, port in cast.readers)
             lines.append(f"{verb} {names[cast.source[0]]}:{cast.source[1]} {cast.origin.name} -> {cast.target.name} for {readers}")
+        for shortcut in self.shortcuts:
+            readers = ", ".join(f"{names[node]}[{port}]" for node, port in shortcut.readers)
+            lines.append(f"read {names[shortcut.source[0]]}:{shortcut.source[1]} in {readers}")
         return "\n".join(lines)
 
 
-def make_plan(colouring: Colouring, target: FloatFormat, *, store_constants: bool, emulate: bool) -> Plan:
+def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate: bool) -> Plan:
     """Returns the edits that give a body the colours of `colouring`.
 
     Args:
       colouring: the colours.
       target: the 16-bit type.
-      store_constants: store a 16-bit copy of a constant rather than cast it at run time.
-      emulate: change no type; round what flows into and out of 16-bit vertices instead.
+      exact: cast wherever TensorFlow does; else constants are stored and existing casts are not undone by new ones.
+      emulate: change no type; round what flows into and out of 16-bit vertices instead, unless it has just been rounded or will be at once.
     """
+    body = colouring.graph.body
     if not any(colouring.sixteen):
-        return Plan(colouring.graph.body, (), ())
-    retypes = () if emulate else tuple(_retypes(colouring, target))
-    names = _FreeNames(colouring.graph.body)
-    return Plan(colouring.graph.body, retypes, tuple(_casts(colouring, target, names, store_constants, emulate)))
+        return Plan(body, (), ())
+    if emulate:
+        return Plan(body, (), tuple(_round_trips(colouring, target)))
+    casts = list(_casts(colouring, target, store_constants=not exact))
+    undoing = {cast: body.inputs[cast.source[0]][0] for cast in casts if not exact and cast.target is target and _casts_from(body, cast.source[0], target)}
+    shortcuts = (Shortcut(source, cast.readers) for cast, source in undoing.items())
+    return Plan(body, tuple(_retypes(colouring, target)), tuple(cast for cast in casts if cast not in undoing), tuple(shortcuts))
 
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
@@ -93,21 +109,42 @@ def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
             yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
 
 
-def _casts(colouring: Colouring, target: FloatFormat, names: _FreeNames, store_constants: bool, emulate: bool) -> Iterator[InsertCast]:
-    graph, sixteen = colouring.graph, colouring.sixteen
-    body = graph.body
-    for node, ports in enumerate(body.readers()):
+def _tensors(colouring: Colouring) -> Iterator[tuple[Edge, int, list[Edge]]]:
+    """Yields each float32 tensor that something reads, with its vertex and its readers."""
+    graph = colouring.graph
+    for node, ports in enumerate(graph.body.readers()):
         for port, readers in enumerate(ports):
-            source = graph.first[node] + body.layouts[node].outputs[port]
-            if graph.dtype[source] != DT_FLOAT or not readers:
-                continue
-            wanting = tuple(r for r in readers if (sixteen[_vertex(colouring, r)] != sixteen[source]) or (emulate and sixteen[source]))
-            if wanting and emulate:
-                yield InsertCast(names.take(body.names[node], port, target), (node, port), FLOAT32, target, wanting, round_trip=True)
-            elif wanting:
-                origin, end = (target, FLOAT32) if sixteen[source] else (FLOAT32, target)
-                constant = store_constants and body.ops[node] == "Const" and end is target
-                yield InsertCast(names.take(body.names[node], port, end), (node, port), origin, end, wanting, constant)
+            vertex = graph.first[node] + graph.body.layouts[node].outputs[port]
+            if graph.dtype[vertex] == DT_FLOAT and readers:
+                yield (node, port), vertex, readers
+
+
+def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
+    body, sixteen, names = colouring.graph.body, colouring.sixteen, _FreeNames(colouring.graph.body)
+    for edge, vertex, readers in _tensors(colouring):
+        wanting = tuple(reader for reader in readers if sixteen[_vertex(colouring, reader)] != sixteen[vertex])
+        if wanting:
+            origin, end = (target, FLOAT32) if sixteen[vertex] else (FLOAT32, target)
+            constant = store_constants and body.ops[edge[0]] == "Const" and end is target
+            yield InsertCast(names.take(body.names[edge[0]], edge[1], end), edge, origin, end, wanting, constant)
+
+
+def _round_trips(colouring: Colouring, target: FloatFormat) -> Iterator[InsertCast]:
+    body, sixteen, names = colouring.graph.body, colouring.sixteen, _FreeNames(colouring.graph.body)
+    for edge, vertex, readers in _tensors(colouring):
+        if not _casts_from(body, edge[0], target):
+            wanting = (reader for reader in readers if sixteen[vertex] or sixteen[_vertex(colouring, reader)])
+            rounded = tuple(reader for reader in wanting if not _casts_to(body, reader[0], target))
+            if rounded:
+                yield InsertCast(names.take(body.names[edge[0]], edge[1], target), edge, FLOAT32, target, rounded, round_trip=True)
+
+
+def _casts_from(body: Body, node: int, target: FloatFormat) -> bool:
+    return body.ops[node] == "Cast" and body.types[node][body.layouts[node].number[Slot("SrcT")]] == target.number
+
+
+def _casts_to(body: Body, node: int, target: FloatFormat) -> bool:
+    return body.ops[node] == "Cast" and body.types[node][body.layouts[node].number[Slot("DstT")]] == target.number
 
 
 def _vertex(colouring: Colouring, reader: Edge) -> int:
