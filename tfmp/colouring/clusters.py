@@ -187,3 +187,14 @@ def _retarget(canvas: Canvas, vertex: int) -> bool:
         return False
     canvas.paint_allow(vertex, "existing cast, read by 16-bit ops only", readers[0])
     return True
+
+
+def follow_into_casts(canvas: Canvas) -> None:
+    """Paints what an existing Cast reads allow if it comes in 16 bit: every 16-bit number is a float32 number, so the Cast makes the same of it."""
+    graph = canvas.graph
+    for node, op in enumerate(graph.body.ops):
+        vertex = graph.vertex(node, Slot("SrcT")) if op == "Cast" and canvas.processable[node] else None
+        if vertex is not None and canvas.is_float32(vertex) and not canvas.deny[vertex] and canvas.supports(vertex):
+            source = next((source for source in graph.fanin[vertex] if canvas.allow[source]), None)
+            if source is not None:
+                canvas.paint_allow(vertex, "existing cast of a 16-bit value", source)

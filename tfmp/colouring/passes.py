@@ -66,6 +66,7 @@ DEFAULT: tuple[Pass, ...] = (
     _MATCH_LISTS,
     _plain("match loop edges", clusters.match_loop_edges_everywhere),
     _plain("retarget casts", clusters.retarget_casts_everywhere),
+    _plain("follow into casts", clusters.follow_into_casts),
 )
 """The same, with guards first and every order-dependent sweep run to its fixed point."""
 

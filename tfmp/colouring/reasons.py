@@ -19,6 +19,7 @@ WORDS = {
     "shares a tensor list with allow": "shares a tensor list with a 16-bit op",
     "closes a 16-bit loop edge": "carries a 16-bit value round a loop",
     "existing cast, read by 16-bit ops only": "an existing cast whose readers are all 16 bit",
+    "existing cast of a 16-bit value": "an existing cast that reads a 16-bit value",
     "denylist": "loses too much in 16 bit",
     "downstream of deny": "handles what an op that loses too much in 16 bit has computed",
     "list handle leaves the graph": "its tensor list is used where it cannot be seen",

@@ -18,10 +18,21 @@ MUST_COMPILE = "_XlaMustCompile"
 
 @dataclasses.dataclass(frozen=True)
 class CallingOp:
-    """One op that runs functions, and the attributes that name them (`func` or `list(func)`)."""
+    """One op that runs functions.
+
+    Attributes:
+      op: the op type.
+      function_attrs: the attributes that name functions (`func` or `list(func)`).
+      inputs: the list(type) attribute whose entries are the arguments of every function.
+      outputs: the one whose entries are the results; a loop has one for both, since what it carries has one type.
+      predicates: those of `function_attrs` whose result is not a result of the op (a loop's condition).
+    """
 
     op: str
     function_attrs: tuple[str, ...]
+    inputs: str = "Tin"
+    outputs: str = "Tout"
+    predicates: tuple[str, ...] = ()
 
 
 CALLING_OPS = {
@@ -29,8 +40,8 @@ CALLING_OPS = {
     for row in (
         CallingOp("PartitionedCall", ("f",)),
         CallingOp("StatefulPartitionedCall", ("f",)),
-        CallingOp("While", ("cond", "body")),
-        CallingOp("StatelessWhile", ("cond", "body")),
+        CallingOp("While", ("cond", "body"), "T", "T", ("cond",)),
+        CallingOp("StatelessWhile", ("cond", "body"), "T", "T", ("cond",)),
         CallingOp("If", ("then_branch", "else_branch")),
         CallingOp("StatelessIf", ("then_branch", "else_branch")),
         CallingOp("Case", ("branches",)),
