@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 _HOME = {
     "convert_graph_def": "tfmp.engine",
     "convert_function": "tfmp.engine",
-    "Conversion": "tfmp.engine",
+    "Conversion": "tfmp.conversion",
     "enable": "tfmp.hooks.activation",
     "disable": "tfmp.hooks.activation",
     "mixed_precision": "tfmp.hooks.activation",
@@ -44,7 +44,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from tfmp.engine import Conversion, convert_function, convert_graph_def
+    from tfmp.conversion import Conversion
+    from tfmp.engine import convert_function, convert_graph_def
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
     from tfmp.hooks.activation import disable, enable, mixed_precision
     from tfmp.hooks.optimizer import disable_mixed_precision_graph_rewrite, enable_mixed_precision_graph_rewrite

@@ -12,105 +12,18 @@ from typing import Any
 from tfmp import tf_api
 from tfmp.colouring import passes
 from tfmp.colouring.canvas import Rules
-from tfmp.colouring.passes import Colouring
-from tfmp.colouring.reasons import Decision, decisions
-from tfmp.dtypes import FloatFormat, sixteen_bit
+from tfmp.conversion import BodyConversion, Conversion
+from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import library_schemas
-from tfmp.oplists import OpLists
 from tfmp.program.program import Lookup, Program, from_function, from_graph
+from tfmp.program.unfold import Instance, unfold
+from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
-from tfmp.rewriting.plan import Plan, make_plan
+from tfmp.rewriting.plan import make_plan
 from tfmp.settings import Settings, make_settings
-
-
-@dataclasses.dataclass(frozen=True)
-class BodyConversion:
-    """What happened to one body: its colours, the edits, and the new proto (the original one if nothing changed)."""
-
-    colouring: Colouring
-    plan: Plan
-    proto: tf_api.FunctionDef | tf_api.GraphDef
-
-    @property
-    def converted(self) -> int:
-        """Number of nodes with at least one 16-bit type attribute."""
-        node_of = self.colouring.graph.node_of
-        return len({node_of[vertex] for vertex, sixteen in enumerate(self.colouring.sixteen) if sixteen})
-
-    @property
-    def total(self) -> int:
-        """Number of nodes, arguments and results not counted."""
-        return len(self.plan.body.proto_nodes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Conversion:
-    """The result of converting one program. The program itself is unchanged.
-
-    Attributes:
-      root: name of the root function, "" for a main graph.
-      format: the 16-bit type.
-      settings: what the conversion went by.
-      bodies: name to conversion of the root and of every function it reaches.
-      lists: the op lists that were in force.
-      originals: name to the proto before.
-      seconds: wall-clock time of the conversion.
-    """
-
-    root: str
-    format: FloatFormat
-    settings: Settings
-    bodies: Mapping[str, BodyConversion]
-    lists: OpLists
-    originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
-    seconds: float
-
-    @property
-    def converted(self) -> int:
-        """Number of nodes, in all bodies, that have a 16-bit type attribute now."""
-        return sum(body.converted for body in self.bodies.values())
-
-    @property
-    def total(self) -> int:
-        """Number of nodes in all bodies."""
-        return sum(body.total for body in self.bodies.values())
-
-    @property
-    def casts(self) -> int:
-        """Number of Cast nodes that were added, in all bodies, each counted once."""
-        return sum(body.plan.run_time_casts for body in self.bodies.values())
-
-    @property
-    def changed(self) -> bool:
-        """Whether any body has an edit."""
-        return any(not body.plan.empty for body in self.bodies.values())
-
-    @property
-    def graph_def(self) -> tf_api.GraphDef:
-        """The converted GraphDef with its whole function library; only for what came in as a GraphDef."""
-        if self.root:
-            raise AttributeError("this conversion came from a function; its definitions are in `bodies`.")
-        result = tf_api.GraphDef()
-        result.CopyFrom(self.originals[""])
-        result.ClearField("node")
-        result.node.extend(self.bodies[""].proto.node)
-        for function in result.library.function:
-            if function.signature.name in self.bodies:
-                function.CopyFrom(self.bodies[function.signature.name].proto)
-        return result
-
-    def decisions(self) -> Iterator[Decision]:
-        """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order."""
-        for name, body in self.bodies.items():
-            yield from decisions(name, body.colouring)
-
-    def unused_overrides(self) -> list[str]:
-        """Returns the op types that the user moved between lists and that no body contains, sorted."""
-        present = {op for body in self.bodies.values() for op in body.plan.body.ops}
-        return sorted(self.lists.overridden - present)
 
 
 def convert(program: Program, settings: Settings, library: Mapping[str, OpSchema], fetches: Iterable[str] = ()) -> Conversion:
@@ -150,17 +63,39 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
     target = sixteen_bit(settings.dtype)
     if settings.device not in XLA_DEVICES:
         raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
-    lists = settings.lists(settings.dtype)
-    table = passes.exact(settings.dtype, tf_api.VERSION) if settings.rules.exact else passes.DEFAULT
-    bodies = {}
-    for name, body in program.bodies.items():
-        rules = Rules(target, lists, _devices(program, name, settings), settings.rules.force, fetches if name == program.root else frozenset())
-        colouring = passes.colour(body, rules, table)
-        plan = make_plan(colouring, target, exact=settings.rules.exact, emulate=settings.emulate)
-        original = program.definitions[name]
-        proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else rules.devices)
-        bodies[name] = BodyConversion(colouring, plan, proto)
-    return Conversion(program.root, target, settings, bodies, lists, program.definitions, time.perf_counter() - start)
+    lists, exact = settings.lists(settings.dtype), settings.rules.exact
+    table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
+    rules = Rules(target, lists, settings.device, settings.rules.force)
+    instances = unfold(program, share=exact)
+    devices = [_devices(program, instance.function, settings) for instance in instances]
+    together = _apart(program, instances) if exact else [unite(program, instances)]
+    colourings = tuple(
+        passes.colour(union, dataclasses.replace(rules, fetches=fetches if n == 0 else frozenset()), devices[n : n + len(union.instances)], table)
+        for n, union in enumerate(together)
+    )
+    bodies: dict[str, BodyConversion] = {}
+    for number, instance in enumerate(instances):
+        body, original = program.bodies[instance.function], program.definitions[instance.function]
+        colouring = colourings[number] if exact else colourings[0].part(number, body)
+        plan = make_plan(colouring, target, exact=exact, emulate=settings.emulate)
+        proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else devices[number])
+        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, colouring, plan, proto)
+    return Conversion(
+        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, time.perf_counter() - start
+    )
+
+
+def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
+    """Each instance by itself, as TensorFlow's pass sees it."""
+    return [Union(program.bodies[one.function], (0,), (Instance(0, one.function, {}),), (), ()) for one in instances]
+
+
+def _label(function: str, taken: Mapping[str, object]) -> str:
+    label, number = function, 1
+    while label in taken:
+        number += 1
+        label = f"{function}#{number}"
+    return label
 
 
 def _devices(program: Program, name: str, settings: Settings) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT, FloatFormat
@@ -11,7 +12,11 @@ from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
-from tfmp.oplists import ALLOW, OpLists
+from tfmp.oplists import ALLOW, CLEAR, OpLists
+from tfmp.program.union import Union
+
+Devices = tuple[str, ...]
+"""The device types whose kernels must all exist: "GPU", "CPU", "XLA_CPU_JIT", "XLA_GPU_JIT"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +26,14 @@ class Rules:
     Attributes:
       format: the 16-bit type.
       lists: op lists in force.
-      devices: the device types whose kernels must all exist ("GPU", "CPU", "XLA_CPU_JIT", ...); the first is where nodes without a device run.
+      device: where nodes without a device run, and which nodes are converted: "GPU" or "CPU".
       force: paint everything that may be forced (TensorFlow's UNSAFE_FORCE_ALL).
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
     """
 
     format: FloatFormat
     lists: OpLists
-    devices: tuple[str, ...]
+    device: str
     force: bool = False
     fetches: frozenset[str] = frozenset()
 
@@ -52,7 +57,8 @@ class Canvas:
     A vertex is 16 bit in the end if it is in `allow` and its type is float32. `deny` keeps it out of the passes that spread `allow`.
 
     Attributes:
-      graph: the type graph.
+      union: what is coloured.
+      graph: its type graph.
       rules: what the colouring goes by.
       kind: node to the list its op is on, or None.
       processable: node to whether its types may be changed at all (1) or not (0).
@@ -60,15 +66,22 @@ class Canvas:
       reasons: vertex to the reason of its colour, for every vertex that some pass painted or kept.
     """
 
-    def __init__(self, body: Body, rules: Rules) -> None:
-        """Starts with nothing painted."""
-        self.graph = TypeGraph(body)
+    def __init__(self, union: Union, rules: Rules, devices: Sequence[Devices]) -> None:
+        """Starts with nothing painted. `devices` has the devices of each instance of `union`."""
+        body = union.body
+        self.graph = TypeGraph(body, union.ties)
+        self.union = union
         self.rules = rules
+        self._devices, self._offsets = tuple(devices), union.offsets
         self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
         self.deny = bytearray(len(self.graph))
         self.reasons: dict[int, Reason] = {}
+        for ends in union.ties:
+            if not all(self.processable[node] for node, _ in ends):
+                node, slot = ends[0]
+                self.paint_deny(self.graph.stands_for[self.graph.first[node] + slot], "call")
         self._on_list: dict[str, list[int]] = {}
         for node, kind in enumerate(self.kind):
             if kind is not None:
@@ -78,11 +91,11 @@ class Canvas:
 
     def _processable(self, body: Body) -> bytearray:
         """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
-        target = self.rules.devices[0].replace("XLA_", "")
-        on_target = {device: target.startswith(_device_type(device)) for device in set(body.devices)}
+        on_target = {device: self.rules.device.startswith(_device_type(device)) for device in set(body.devices)}
         found = bytearray(on_target[device] for device in body.devices)
-        for node in (*range(body.arguments), *range(len(body) - body.results, len(body)), *map(body.by_name.get, self.rules.fetches)):
-            if node is not None:
+        tied = {end[0] for tie in self.union.ties for end in tie}
+        for node in (*body.pseudo_nodes, *map(body.by_name.get, self.rules.fetches)):
+            if node is not None and node not in tied:
                 found[node] = 0
         return found
 
@@ -109,7 +122,7 @@ class Canvas:
         self.processable[node] = 0
         for vertex in self.graph.vertices(node):
             if self.is_float32(vertex):
-                self.paint_deny(vertex, rule, cause)
+                self.paint_deny(self.graph.stands_for[vertex], rule, cause)
 
     def leave(self, node: int, rule: str, cause: int = -1) -> None:
         """Takes `node` out of what may be changed, but denies nothing: what reads it may still be 16 bit."""
@@ -123,8 +136,12 @@ class Canvas:
         return self.graph.dtype[vertex] == DT_FLOAT
 
     def kind_at(self, vertex: int) -> str | None:
-        """Returns the list that the op of `vertex` is on, or None."""
-        return self.kind[self.graph.node_of[vertex]]
+        """Returns the list that the op of `vertex` is on, or None. What stands for tied slots hands values on unchanged, as clearlist ops do."""
+        return CLEAR if vertex in self.graph.tied else self.kind[self.graph.node_of[vertex]]
+
+    def devices(self, node: int) -> Devices:
+        """Returns the device types whose kernels must exist for `node`."""
+        return self._devices[bisect.bisect_right(self._offsets, node) - 1]
 
     def on_lists(self, kinds: Iterable[str]) -> list[int]:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""
@@ -145,35 +162,40 @@ class Canvas:
             return None
 
     def supports_type(self, vertex: int) -> bool:
-        """Returns whether the op definition lets `vertex` be 16 bit (`SupportsF16DataType`)."""
+        """Returns whether the op definition lets `vertex` be 16 bit (`SupportsF16DataType`); calls and loops take any type."""
+        if vertex in self.graph.tied:
+            return True
         schema = self.schema(vertex)
         return schema is not None and schema.allows(self.graph.slot(vertex), self.rules.format.number)
 
     def supports(self, vertex: int) -> bool:
-        """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device of `rules` (`SupportsF16`)."""
+        """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device that runs it (`SupportsF16`)."""
+        if vertex in self.graph.tied:
+            return True
         node = self.graph.node_of[vertex]
-        body = self.graph.body
+        body, devices = self.graph.body, self.devices(node)
         attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
         if not attr:
             return False
         if node not in self._attr_types:
             self._attr_types[node] = body.attr_types(node, {})
         types = self._attr_types[node]
-        key = (body.ops[node], attr, index >= 0, frozenset(types.items()))
+        key = (body.ops[node], attr, index >= 0, frozenset(types.items()), devices)
         known = self._supports.get(key)
         if known is None:
             new = {self.rules.format.number}
             changed = {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}  # the other entries of a list keep their types
-            known = self._supports[key] = self.supports_type(vertex) and self._has_kernels(body.ops[node], changed)
+            known = self._supports[key] = self.supports_type(vertex) and _has_kernels(body.ops[node], changed, devices)
         return known
 
     def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:
-        """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device of `rules`."""
+        """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device that runs it."""
         body = self.graph.body
-        return self._has_kernels(body.ops[node], body.attr_types(node, dict.fromkeys(changed, self.rules.format.number)))
+        return _has_kernels(body.ops[node], body.attr_types(node, dict.fromkeys(changed, self.rules.format.number)), self.devices(node))
 
-    def _has_kernels(self, op: str, types: kernels.Types) -> bool:
-        return all(kernels.has_kernel(op, device, types) for device in self.rules.devices)
+
+def _has_kernels(op: str, types: kernels.Types, devices: Devices) -> bool:
+    return all(kernels.has_kernel(op, device, types) for device in devices)
 
 
 def _device_type(device: str) -> str:

@@ -24,7 +24,8 @@ WRITERS = frozenset({
     "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListSplit",
 })  # fmt: skip
 BORDERS = frozenset({"_Arg", "_Retval", "OptionalFromValue", "OptionalGetValue", "Placeholder", *CALLING_OPS})
-"""Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`); so are ops that are functions of the library.
+"""Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`), unless the handle is tied across them; so are ops that are
+functions of the library.
 
 TensorFlow names only the calls, since its runtime lowers loops and branches before; a While that is not lowered would hide a list's readers as well.
 """
@@ -76,7 +77,7 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
         node = graph.node_of[vertex]
         element = _element(canvas, node)
         if element is None:
-            unsafe = unsafe or graph.body.ops[node] in BORDERS or canvas.schema(vertex) is None
+            unsafe = unsafe or (vertex not in graph.tied and (graph.body.ops[node] in BORDERS or canvas.schema(vertex) is None))
         elif node not in done:
             done.add(node)
             members.append(element)

@@ -17,6 +17,7 @@ from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
+from tfmp.graph.view import Body
 from tfmp.oplists import ALLOW
 from tfmp.program.calls import CALLING_OPS
 
@@ -33,6 +34,8 @@ CARRIERS = frozenset({
 })  # fmt: skip
 """Ops that hand on the values of an input: a constant or an integer behind them is as dangerous as in front."""
 
+ADDITIONS = frozenset({"Add", "AddN", "AddV2", "Sub"})
+
 READS = frozenset({"ReadVariableOp", "Variable", "VariableV2"})
 WRITE_STEMS = ("Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter")
 
@@ -45,12 +48,34 @@ FEW = 16
 
 
 def leave_calls(canvas: Canvas) -> None:
-    """Leaves the types of calls, loops and branches alone: the functions that they name keep float32 signatures. (TensorFlow's bfloat16 list has While on
-    its clearlist, since its runtime lowers loops before the pass; a While that is not lowered does not run then.)
+    """Leaves the types of a call alone where what it calls is not part of the program: such a function keeps its float32 signature. (TensorFlow's bfloat16
+    list has While on its clearlist, since its runtime lowers loops before the pass; a While that is not lowered does not run then.)
     """
+    followed = {end[0] for tie in canvas.union.ties for end in tie}
     for node, op in enumerate(canvas.graph.body.ops):
-        if op in CALLING_OPS:
+        if op in CALLING_OPS and node not in followed:
             canvas.leave(node, "call")
+
+
+def keep_loop_sums(canvas: Canvas) -> None:
+    """Keeps in float32 what a loop adds up: a value that comes back as itself plus something (gradients of weights summed over time steps, a running mean).
+
+    A sum in 16 bit stops growing once a term is below half a step of it ("Mixed Precision Training", section 3.3: sums in float32).
+    """
+    body = canvas.graph.body
+    for loop in canvas.union.loops:
+        source = _behind_identities(body, body.inputs[loop.result][0][0])
+        if body.ops[source] in ADDITIONS:
+            terms = [_behind_identities(body, term) for term, _ in body.inputs[source]]
+            if loop.argument in terms:
+                canvas.keep(source, "sum over a loop")
+                canvas.keep(loop.argument, "sum over a loop")
+
+
+def _behind_identities(body: Body, node: int) -> int:
+    while body.ops[node] == "Identity":
+        node = body.inputs[node][0][0]
+    return node
 
 
 def keep_ops_without_kernel(canvas: Canvas) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfmp.colouring import clusters, guards, spread
-from tfmp.colouring.canvas import Canvas, Reason, Rules
+from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
+from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body
+from tfmp.program.union import Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep integer readers", guards.keep_integer_readers),
     _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep weight updates", guards.keep_weight_updates),
+    _plain("keep loop sums", guards.keep_loop_sums),
     _plain("seed allow", spread.seed_allow),
     _plain("spread deny", spread.spread_deny),
     _MATCH_LISTS,
@@ -73,7 +76,7 @@ DEFAULT: tuple[Pass, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Colouring:
-    """The colours of one body.
+    """The colours of a program, or of one part of it.
 
     Attributes:
       graph: the type graph that was coloured.
@@ -81,6 +84,7 @@ class Colouring:
       reasons: vertex to its reason; a float32 vertex that no pass touched has none and stays because nothing asked for it.
       kinds: node to the list its op is on, or None.
       processable: node to 1 if its types might have been changed.
+      union: the bodies that were coloured together.
     """
 
     graph: TypeGraph
@@ -88,18 +92,30 @@ class Colouring:
     reasons: dict[int, Reason]
     kinds: tuple[str | None, ...]
     processable: bytes
+    union: Union
 
     @property
     def converted(self) -> int:
         """Number of type attributes that become 16 bit."""
         return sum(self.sixteen)
 
+    def part(self, instance: int, body: Body) -> Colouring:
+        """Returns the colours of one instance, whose body is `body`, with its own node and vertex numbers and without reasons."""
+        if body is self.graph.body:
+            return self
+        node = self.union.offsets[instance]
+        start = self.graph.first[node] if len(body) else 0
+        graph = self.graph.part(body, node)
+        nodes = slice(node, node + len(body))
+        return Colouring(graph, self.sixteen[start : start + len(graph)], {}, self.kinds[nodes], self.processable[nodes], self.union)
 
-def colour(body: Body, rules: Rules, passes: tuple[Pass, ...]) -> Colouring:
-    """Returns the colours of `body` under `rules`; raises `GraphError` for a malformed loop."""
-    canvas = Canvas(body, rules)
+
+def colour(union: Union, rules: Rules, devices: Sequence[Devices], passes: tuple[Pass, ...]) -> Colouring:
+    """Returns the colours of `union` under `rules`; `devices` has the devices of each instance. Raises `GraphError` for a malformed loop or call."""
+    canvas = Canvas(union, rules, devices)
     lists = clusters.find_tensor_lists(canvas)
     for step in passes:
         step.run(canvas, lists)
-    sixteen = bytes(int(canvas.allow[v] and canvas.is_float32(v) and bool(canvas.graph.slot(v).attr)) for v in range(len(canvas.graph)))
-    return Colouring(canvas.graph, sixteen, canvas.reasons, tuple(canvas.kind), bytes(canvas.processable))
+    graph, allow = canvas.graph, canvas.allow
+    sixteen = bytes(int(allow[one] and graph.dtype[v] == DT_FLOAT and bool(graph.slot(v).attr)) for v, one in enumerate(graph.stands_for))
+    return Colouring(graph, sixteen, canvas.reasons, tuple(canvas.kind), bytes(canvas.processable), union)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT
-from tfmp.graph.view import ARG, RETVAL
 from tfmp.oplists import CLEAR, DENY, INFER
 
 WORDS = {
@@ -32,7 +32,8 @@ WORDS = {
     "integer from a cast": "works with integers that 16 bit would round",
     "integer for a cast": "hands integers that 16 bit would round to a cast",
     "weight update": "lies between a variable's read and its write",
-    "call": "hands values to functions, whose arguments and results stay float32",
+    "call": "hands values to a function whose arguments and results stay float32",
+    "sum over a loop": "adds up over the steps of a loop, which loses too much in 16 bit",
     "fixed type": "the op definition fixes this type",
     "fetched": "is an argument, a result or fetched, whose type must stay, or runs on another device",
     "unlisted": "the op is on no list",
@@ -69,26 +70,28 @@ class Decision:
         return f"{self.op}: {WORDS[self.rule]}{via}"
 
 
-def decisions(function: str, colouring: Colouring) -> Iterator[Decision]:
-    """Yields the decision for every float32 type attribute of one body, in node order."""
-    graph = colouring.graph
+def decisions(colouring: Colouring) -> Iterator[Decision]:
+    """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times."""
+    graph, union = colouring.graph, colouring.union
     body = graph.body
     for vertex, dtype in enumerate(graph.dtype):
         if dtype == DT_FLOAT:
             node = graph.node_of[vertex]
             rule, cause = _why(colouring, vertex)
             origin = body.names[graph.node_of[cause]] if cause >= 0 else ""
+            function = union.instances[bisect.bisect_right(union.offsets, node) - 1].function
             yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), rule, origin)
 
 
 def _why(colouring: Colouring, vertex: int) -> tuple[str, int]:
     node = colouring.graph.node_of[vertex]
-    found = colouring.reasons.get(vertex)
+    found = colouring.reasons.get(colouring.graph.stands_for[vertex])
     if found is not None:
         return found.rule, found.cause
-    if colouring.graph.body.ops[node] in (ARG, RETVAL) or not colouring.processable[node]:
+    if not colouring.processable[node]:
         return "fetched", -1
     if not colouring.graph.slot(vertex).attr:
         return "fixed type", -1
     kind = colouring.kinds[node]
-    return ("nothing asked" if kind in (CLEAR, INFER, DENY) else "unlisted"), -1
+    tied = colouring.graph.stands_for[vertex] in colouring.graph.tied
+    return ("nothing asked" if tied or kind in (CLEAR, INFER, DENY) else "unlisted"), -1

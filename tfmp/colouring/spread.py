@@ -43,8 +43,8 @@ def spread_deny(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op."""
     if canvas.rules.force:
         return
-    graph, kind, node_of = canvas.graph, canvas.kind, canvas.graph.node_of
-    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), lambda v: kind[node_of[v]] == CLEAR)
+    graph = canvas.graph
+    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), lambda v: canvas.kind_at(v) == CLEAR)
     before_danger = {vertex for vertex, _ in towards}
     guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
     for vertex, origin in reach([*canvas.on_lists({DENY}), *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):
@@ -111,7 +111,7 @@ def allow_through_clear(canvas: Canvas) -> None:
     def enter(vertex: int) -> bool:
         node = graph.node_of[vertex]
         return (
-            canvas.kind[node] == CLEAR
+            canvas.kind_at(vertex) == CLEAR
             and not canvas.allow[vertex]
             and not canvas.deny[vertex]
             and bool(canvas.processable[node])

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 from tfmp.dtypes import REF_OFFSET
+from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
+from tfmp.program.union import End
 
 
 class TypeGraph:
-    """The type graph of one body. Built once; passes add only the implicit edges between writers and readers of tensor lists.
+    """The type graph of one body, or of the united bodies of a whole program. Built once; passes add only the implicit edges between writers and readers
+    of tensor lists.
+
+    Where slots are tied (an argument and what is handed to it), one vertex stands for all of them: `vertex` and every edge lead to it, and it has no
+    effect of its own, like a clearlist op.
 
     Attributes:
       body: what it was built from.
@@ -21,10 +30,12 @@ class TypeGraph:
       node_of: vertex to its node.
       dtype: vertex to its type number (of the value, for a reference).
       fanin, fanout: vertex to its neighbours; one that is connected twice is there twice.
+      stands_for: vertex to the one that stands for it, mostly itself.
+      tied: the vertices that stand for several.
     """
 
-    def __init__(self, body: Body) -> None:
-        """Builds the vertices and edges of `body`."""
+    def __init__(self, body: Body, ties: Sequence[tuple[End, End]] = ()) -> None:
+        """Builds the vertices and edges of `body`; raises `GraphError` if tied slots have different types."""
         self.body = body
         self.first: list[int] = []
         self.node_of: list[int] = []
@@ -37,16 +48,52 @@ class TypeGraph:
             self.dtype = [plain(dtype) for dtype in self.dtype]
         self.fanin: list[list[int]] = [[] for _ in self.node_of]
         self.fanout: list[list[int]] = [[] for _ in self.node_of]
-        first, layouts, fanin, fanout = self.first, body.layouts, self.fanin, self.fanout
-        for node, edges in enumerate(body.inputs):
+        self.stands_for, self.tied = self._tie(ties)
+        self._connect()
+
+    def _connect(self) -> None:
+        first, layouts, fanin, fanout = self.first, self.body.layouts, self.fanin, self.fanout
+        stands_for = self.stands_for if self.tied else None
+        for node, edges in enumerate(self.body.inputs):
             for (source, output), slot in zip(edges, layouts[node].inputs, strict=True):
                 from_vertex, to_vertex = first[source] + layouts[source].outputs[output], first[node] + slot
+                if stands_for is not None:
+                    from_vertex, to_vertex = stands_for[from_vertex], stands_for[to_vertex]
                 fanout[from_vertex].append(to_vertex)  # as `add_edge`, in line: this is the busiest loop of a conversion
                 fanin[to_vertex].append(from_vertex)
 
+    def _tie(self, ties: Sequence[tuple[End, End]]) -> tuple[Sequence[int], frozenset[int]]:
+        if not ties:
+            return range(len(self.node_of)), frozenset()
+        pairs = [(self.first[a] + slot_a, self.first[b] + slot_b) for (a, slot_a), (b, slot_b) in ties]
+        for a, b in pairs:
+            if self.dtype[a] != self.dtype[b]:
+                names = [f"{self.op(v)} {self.body.names[self.node_of[v]]!r}" for v in (a, b)]
+                raise GraphError(f"{names[0]} and {names[1]} share a value, but have the types {self.dtype[a]} and {self.dtype[b]}.")
+        rows, columns = zip(*pairs, strict=True)
+        size = len(self.node_of)
+        labels = connected_components(coo_array(([1] * len(pairs), (rows, columns)), shape=(size, size)), directed=False)[1].tolist()
+        smallest: dict[int, int] = {}
+        stands_for = [smallest.setdefault(label, vertex) for vertex, label in enumerate(labels)]
+        return stands_for, frozenset(stands_for[a] for a, _ in pairs)
+
     def __len__(self) -> int:
-        """Returns the number of vertices."""
+        """Returns the number of vertices, those that another stands for included."""
         return len(self.node_of)
+
+    def part(self, body: Body, first_node: int) -> TypeGraph:
+        """Returns the vertices, without edges and ties, of the nodes of `body`, whose first one is `first_node` here."""
+        if body is self.body:
+            return self
+        part = TypeGraph.__new__(TypeGraph)
+        start = self.first[first_node] if len(body) else 0
+        end = start + sum(map(len, body.types))
+        part.body, part.fanin, part.fanout = body, [], []
+        part.first = [vertex - start for vertex in self.first[first_node : first_node + len(body)]]
+        part.node_of = [node - first_node for node in self.node_of[start:end]]
+        part.dtype = self.dtype[start:end]
+        part.stands_for, part.tied = range(end - start), frozenset()
+        return part
 
     def add_edge(self, source: int, reader: int) -> None:
         """Adds an edge; one that is there twice does no harm, and looking for it would cost quadratic time at a tensor with many readers."""
@@ -58,9 +105,9 @@ class TypeGraph:
         return range(self.first[node], self.first[node] + len(self.body.types[node]))
 
     def vertex(self, node: int, slot: Slot) -> int | None:
-        """Returns the vertex of one slot of `node`, or None if the node has no such slot."""
+        """Returns the vertex that stands for one slot of `node`, or None if the node has no such slot."""
         number = self.body.layouts[node].number.get(slot)
-        return None if number is None else self.first[node] + number
+        return None if number is None else self.stands_for[self.first[node] + number]
 
     def slot(self, vertex: int) -> Slot:
         """Returns which slot of its node `vertex` is."""

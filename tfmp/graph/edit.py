@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, Edge
+
+Proto = tf_api.FunctionDef | tf_api.GraphDef
 
 
 class GraphEditor:
@@ -33,7 +36,10 @@ class GraphEditor:
         return self._nodes[number - self.body.arguments]
 
     def retype(self, number: int, slot: Slot, dtype: int) -> None:
-        """Sets one type attribute; a node that the body read as a newer op becomes that op."""
+        """Sets one type attribute, or the type of an argument or result; a node that the body read as a newer op becomes that op."""
+        if self.body.protos[number] is None:
+            self._retype_signature(number, dtype)
+            return
         node = self.node(number)
         if node.op != self.body.ops[number]:
             node.op = self.body.ops[number]
@@ -42,6 +48,11 @@ class GraphEditor:
             node.attr[slot.attr].type = dtype
         else:
             node.attr[slot.attr].list.type[slot.index] = dtype
+
+    def _retype_signature(self, number: int, dtype: int) -> None:
+        self.touched.add(number)
+        signature, last = self.proto.signature, len(self.body) - self.body.results
+        (signature.input_arg[number] if number < last else signature.output_arg[number - last]).type = dtype
 
     def add_cast(self, name: str, source: str, device: str, origin: int, target: int) -> str:
         """Adds a Cast of the tensor written `source`; returns how its output is written."""
@@ -73,20 +84,25 @@ class GraphEditor:
             self.node(number).input[port] = text  # data inputs precede control inputs (NodeDef.input)
 
 
-def renamed(definition: tf_api.FunctionDef, new_names: Mapping[str, str], calls: Iterable[tuple[int, Iterable[str]]]) -> tf_api.FunctionDef:
-    """Returns a copy of `definition` under its new name whose calls go to the new names of what they call.
+@dataclasses.dataclass(frozen=True)
+class Retarget:
+    """The function attribute `attr` (entry `position`, if it is a list) of the node at `index` of a proto names `function` from now on."""
 
-    Args:
-      definition: a function definition; not changed.
-      new_names: old name to new name.
-      calls: positions in `node_def` of the calling nodes, with the attributes of each that name functions.
-    """
-    copy = tf_api.FunctionDef()
-    copy.CopyFrom(definition)
-    copy.signature.name = new_names.get(copy.signature.name, copy.signature.name)
-    for position, attrs in calls:
-        for attr in attrs:
-            value = copy.node_def[position].attr.get(attr)
-            for function in [] if value is None else [value.func] if value.HasField("func") else value.list.func:
-                function.name = new_names.get(function.name, function.name)
+    index: int
+    attr: str
+    position: int
+    function: str
+
+
+def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
+    """Returns a copy of `proto`, a FunctionDef under the name `name` or a GraphDef, whose calls go where `retargets` say."""
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    is_function = isinstance(copy, tf_api.FunctionDef)
+    if is_function:
+        copy.signature.name = name
+    nodes = copy.node_def if is_function else copy.node
+    for retarget in retargets:
+        value = nodes[retarget.index].attr[retarget.attr]
+        (value.func if value.HasField("func") else value.list.func[retarget.position]).name = retarget.function
     return copy

@@ -66,6 +66,11 @@ class Body:
         """The numbers of the nodes that are in the proto; what comes before is arguments, what comes after is results."""
         return range(self.arguments, len(self) - self.results)
 
+    @property
+    def pseudo_nodes(self) -> list[int]:
+        """The numbers of the nodes that are not in the proto: arguments and results."""
+        return [node for node, proto in enumerate(self.protos) if proto is None]
+
     def readers(self) -> list[list[list[Edge]]]:
         """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
         found: list[list[list[Edge]]] = [[[] for _ in layout.outputs] for layout in self.layouts]
@@ -144,7 +149,11 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
     columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs")}
     new = Body(body.name, attrs=body.attrs, **columns)
     for number in touched:
-        if number in body.proto_nodes:
+        if number < body.arguments:
+            new.types[number] = [proto.signature.input_arg[number].type]
+        elif number not in body.proto_nodes:
+            new.types[number] = [proto.signature.output_arg[number - body.proto_nodes.stop].type]
+        else:
             node = new.protos[number] = nodes[number - body.arguments]
             new.ops[number], new.layouts[number], new.types[number] = _typed(node, library)
     _add_nodes(new, nodes[len(body.proto_nodes) :], library)

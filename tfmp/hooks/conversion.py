@@ -10,11 +10,8 @@ from typing import Any
 from absl import logging
 
 from tfmp import engine, tf_api
-from tfmp.engine import Conversion
-from tfmp.graph.edit import renamed
-from tfmp.graph.view import Body
+from tfmp.conversion import Conversion
 from tfmp.hooks import dumps, hardware, notices
-from tfmp.program.calls import CALLING_OPS, call_nodes
 from tfmp.reports.account import LEDGER, Record, make_record
 from tfmp.reports.flops import FORMULAS, Shape
 from tfmp.settings import Settings
@@ -54,35 +51,15 @@ def _account(conversion: Conversion, record: Record) -> None:
 
 
 def register(conversion: Conversion, function: tf_api.AtomicFunction) -> tf_api.AtomicFunction:
-    """Registers the changed bodies of `conversion`, and what calls them, under new names; returns the root's handle, which owns the others."""
-    affected = _affected(conversion)
+    """Registers the functions of `conversion` under new names; returns the root's handle, which owns the others."""
     number = next(_numbers)
-    new_names = {name: f"{name}_tfmp_{conversion.format.name}_{number}" for name in affected}
-    definitions = {name: renamed(conversion.bodies[name].proto, new_names, _calls(conversion.bodies[name].plan.body)) for name in affected}
-    root = definitions.pop(conversion.root)
-    children = [tf_api.new_atomic_function(definition, function, ()) for definition in definitions.values()]
-    return tf_api.new_atomic_function(root, function, [*function.children, *children])
 
+    def new_name(name: str, version: int) -> str:
+        return f"{name}_tfmp_{conversion.format.name}_{number}" + (f"_{version}" if version else "")
 
-def _calls(body: Body) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The positions of calling nodes in the FunctionDef, with the attributes that name functions."""
-    return ((node - body.arguments, CALLING_OPS[body.ops[node]].function_attrs) for node, _ in call_nodes(body))
-
-
-def _affected(conversion: Conversion) -> list[str]:
-    """The bodies that changed and those that call them, directly or not."""
-    callers: dict[str, set[str]] = {}
-    for name, result in conversion.bodies.items():
-        for _, callees in call_nodes(result.plan.body):
-            for callee in callees:
-                callers.setdefault(callee, set()).add(name)
-    affected = {name for name, result in conversion.bodies.items() if not result.plan.empty}
-    todo = list(affected)
-    while todo:
-        new = callers.get(todo.pop(), set()) - affected
-        affected |= new
-        todo += new
-    return [name for name in conversion.bodies if name in affected]
+    root, *others = conversion.functions(new_name)
+    children = [tf_api.new_atomic_function(other.proto, function, ()) for other in others]
+    return tf_api.new_atomic_function(root.proto, function, [*function.children, *children])
 
 
 class _Shapes:

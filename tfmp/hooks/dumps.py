@@ -8,7 +8,7 @@ import time
 from google.protobuf import text_format
 
 from tfmp import tf_api
-from tfmp.engine import Conversion
+from tfmp.conversion import Conversion
 from tfmp.oplists import KINDS
 
 
@@ -21,7 +21,11 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
     target.mkdir(parents=True, exist_ok=True)
     stamp = f"{conversion.root or 'main'}_{time.time_ns() // 1_000_000}"
     files = []
-    for suffix, graph in (("preop", _graph(conversion, before=True)), ("AutoMixedPrecision", _graph(conversion, before=False))):
+    before = [conversion.originals[name] for name in dict.fromkeys(body.function for body in conversion.bodies.values())]
+    after = [function.proto for function in conversion.functions(lambda name, version: f"{name}_{version}" if version else name)]
+    for suffix, functions in (("preop", before), ("AutoMixedPrecision", after)):
+        graph = tf_api.GraphDef()
+        graph.library.function.extend(functions)
         files.append(target / f"graphdef_{suffix}_{stamp}.pb")
         files[-1].write_bytes(graph.SerializeToString())
         files.append(target / f"graphdef_{suffix}_{stamp}.pb.txt")
@@ -29,13 +33,6 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
     files.append(target / f"paintbuckets_AutoMixedPrecision_{stamp}.txt")
     files[-1].write_text("\n".join(_bucket(conversion, kind) for kind in KINDS), encoding="utf-8")
     return files
-
-
-def _graph(conversion: Conversion, before: bool) -> tf_api.GraphDef:
-    graph = tf_api.GraphDef()
-    for name, body in conversion.bodies.items():
-        graph.library.function.append(conversion.originals[name] if before else body.proto)
-    return graph
 
 
 def _bucket(conversion: Conversion, kind: str) -> str:

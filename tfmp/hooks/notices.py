@@ -16,7 +16,7 @@ from tfmp.errors import MixedPrecisionWarning
 from tfmp.oplists import ALLOW, ROWS
 
 if TYPE_CHECKING:
-    from tfmp.engine import Conversion
+    from tfmp.conversion import Conversion
     from tfmp.reports.account import Record
 
 _CANNOT_START = (

@@ -54,15 +54,15 @@ class _Draft:
     calls: dict[int, tuple[Callee, ...]] = dataclasses.field(default_factory=dict)
 
 
-def unfold(program: Program) -> tuple[Instance, ...]:
+def unfold(program: Program, share: bool = False) -> tuple[Instance, ...]:
     """Returns the instances of `program`, callers before what they are the first to call, the root first.
 
     A recursive call leads back to the instance it is in. Every call of a function leads to an instance of its own as long as the sizes add up to no more
-    than `GROWTH` times the program's plus `SLACK`.
+    than `GROWTH` times the program's plus `SLACK`; with `share`, every function has one instance only.
     """
     drafts = [_Draft(program.root, {program.root: 0})]
     first = {program.root: 0}
-    budget = GROWTH * program.size + SLACK - len(program.bodies[program.root])
+    budget = 0 if share else GROWTH * program.size + SLACK - len(program.bodies[program.root])
     todo = collections.deque([0])
     while todo:
         number = todo.popleft()

@@ -83,18 +83,16 @@ class _Target:
 
 
 def _ties(body: Body, node: int, offset: int, attr: str, target: _Target) -> Iterator[tuple[End, End]]:
-    row = CALLING_OPS[body.ops[node]]
-    inputs = _slots(body, node, row.inputs)
-    if len(inputs) != target.body.arguments:
-        raise GraphError(f"{body.ops[node]} node {body.names[node]!r} hands {len(inputs)} values to {target.body.name!r}, which takes {target.body.arguments}.")
+    row, called = CALLING_OPS[body.ops[node]], target.body
+    inputs, outputs = _slots(body, node, row.inputs), _slots(body, node, row.outputs)
+    if len(inputs) != called.arguments or (attr not in row.predicates and len(outputs) != called.results):
+        raise GraphError(
+            f"{body.ops[node]} node {body.names[node]!r} hands over {len(inputs)} values and takes {len(outputs)}, but {called.name!r} takes "
+            f"{called.arguments} and gives {called.results}."
+        )
     for index, slot in enumerate(inputs):
         yield (offset + node, slot), (target.argument(index), 0)
-    if attr in row.predicates:
-        return
-    outputs = _slots(body, node, row.outputs)
-    if len(outputs) != target.body.results:
-        raise GraphError(f"{body.ops[node]} node {body.names[node]!r} takes {len(outputs)} values from {target.body.name!r}, which gives {target.body.results}.")
-    for index, slot in enumerate(outputs):
+    for index, slot in enumerate(() if attr in row.predicates else outputs):
         yield (offset + node, slot), (target.result(index), 0)
 
 

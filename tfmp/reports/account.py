@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfmp.colouring.reasons import Decision
-from tfmp.engine import Conversion
+from tfmp.conversion import Conversion
 from tfmp.oplists import ALLOW
 from tfmp.reports.flops import FORMULAS, Shape, flops
 
@@ -111,10 +111,10 @@ def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit; 1.0 if nothing is known of any."""
     done = {True: 0.0, False: 0.0}
-    for name, result in conversion.bodies.items():
+    for result in conversion.bodies.values():
         body = result.plan.body
         for node in body.proto_nodes:
-            if body.ops[node] in FORMULAS and (known := shapes(name, body.names[node])) is not None:
+            if body.ops[node] in FORMULAS and (known := shapes(result.function, body.names[node])) is not None:
                 converted = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
                 done[converted] += flops(body.protos[node], *known)
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
 from tfmp.graph import kernels
-from tfmp.graph.edit import GraphEditor
+from tfmp.graph.edit import GraphEditor, Proto
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, plain, reread
 from tfmp.rewriting.plan import InsertCast, Plan
-
-Proto = tf_api.FunctionDef | tf_api.GraphDef
 
 
 def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Proto:
@@ -38,7 +35,8 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
     for shortcut in plan.shortcuts:
         for reader in shortcut.readers:
             editor.redirect(reader, plan.body.tensor_name(shortcut.source))
-    verify(plan.body, reread(plan.body, editor.proto, editor.touched, library), devices)
+    after = reread(plan.body, editor.proto, editor.touched, library)
+    verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
     return editor.proto
 
 
@@ -53,17 +51,17 @@ def _add(editor: GraphEditor, cast: InsertCast) -> str:
     return text
 
 
-def verify(before: Body, after: Body, devices: tuple[str, ...]) -> None:
+def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozenset[int] = frozenset()) -> None:
     """Raises `RewriteError` unless `after` is a sound rewrite of `before`, whoever made it.
 
-    Checked: every reader has the type of what it reads; arguments and results are as before; names are unique; every node whose types changed has a
-    kernel on each of `devices`.
+    Checked: every reader has the type of what it reads; arguments and results, but for those of the nodes `retyped`, are as before; names are unique;
+    every node whose types changed has a kernel on each of `devices`.
     """
     nodes = [name for name, proto in zip(after.names, after.protos, strict=True) if proto is not None]
     if len(set(nodes)) < len(nodes):
         raise RewriteError(f"{_name(after)}: two nodes have the same name.")
-    signature = [(body.names[n], body.ops[n], body.types[n]) for body in (before, after) for n in range(len(body)) if body.protos[n] is None]
-    if signature[: len(signature) // 2] != signature[len(signature) // 2 :]:
+    kept = [node for node in before.pseudo_nodes if node not in retyped]
+    if any((before.names[node], before.types[node]) != (after.names[node], after.types[node]) for node in kept):
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
     _verify_edges(after)
     types = {before.names[node]: before.types[node] for node in before.proto_nodes}  # a result may have the name of a node

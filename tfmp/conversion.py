@@ -1,0 +1,133 @@
+"""The records of a conversion: what was decided and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from tfmp import tf_api
+from tfmp.colouring.passes import Colouring
+from tfmp.colouring.reasons import Decision, decisions
+from tfmp.dtypes import FloatFormat
+from tfmp.graph.library import with_functions
+from tfmp.oplists import OpLists
+from tfmp.program.unfold import Instance
+from tfmp.rewriting.link import Linked, Written, link
+from tfmp.rewriting.plan import Plan
+from tfmp.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class BodyConversion:
+    """What happened to one instance of a function: its colours, the edits, and the new proto (the original one if nothing changed).
+
+    The proto still calls the functions that the original called; `Conversion.functions` has them with their new names.
+    """
+
+    function: str
+    colouring: Colouring
+    plan: Plan
+    proto: tf_api.FunctionDef | tf_api.GraphDef
+
+    @property
+    def converted(self) -> int:
+        """Number of nodes with at least one 16-bit type attribute."""
+        node_of, nodes = self.colouring.graph.node_of, self.plan.body.proto_nodes
+        return len({node_of[vertex] for vertex, sixteen in enumerate(self.colouring.sixteen) if sixteen and node_of[vertex] in nodes})
+
+    @property
+    def total(self) -> int:
+        """Number of nodes, arguments and results not counted."""
+        return len(self.plan.body.proto_nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """The result of converting one program. The program itself is unchanged.
+
+    Attributes:
+      root: name of the root function, "" for a main graph.
+      format: the 16-bit type.
+      settings: what the conversion went by.
+      instances: the copies of functions that were coloured, the root first.
+      bodies: what became of each instance, in the same order, by name of the function; further copies of one function are called "name#2", ...
+      colourings: the colours of the program: one for all instances, or one for each where they are coloured apart (TensorFlow's levels).
+      lists: the op lists that were in force.
+      originals: name to the proto before.
+      seconds: wall-clock time of the conversion.
+    """
+
+    root: str
+    format: FloatFormat
+    settings: Settings
+    instances: tuple[Instance, ...]
+    bodies: Mapping[str, BodyConversion]
+    colourings: tuple[Colouring, ...]
+    lists: OpLists
+    originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
+    seconds: float
+
+    @property
+    def converted(self) -> int:
+        """Number of nodes, in all bodies, that have a 16-bit type attribute now."""
+        return sum(body.converted for body in self.bodies.values())
+
+    @property
+    def total(self) -> int:
+        """Number of nodes in all bodies."""
+        return sum(body.total for body in self.bodies.values())
+
+    @property
+    def casts(self) -> int:
+        """Number of Cast nodes that were added, in all bodies, each counted once."""
+        return sum(body.plan.run_time_casts for body in self.bodies.values())
+
+    @property
+    def changed(self) -> bool:
+        """Whether any body has an edit."""
+        return any(not body.plan.empty for body in self.bodies.values())
+
+    def functions(self, new_name: Callable[[str, int], str]) -> list[Linked]:
+        """Returns the root and every function that differs from the original, under new names and calling each other (see `link`)."""
+        return link(self.instances, [Written(body.plan, body.proto) for body in self.bodies.values()], new_name)
+
+    @functools.cached_property
+    def graph_def(self) -> tf_api.GraphDef:
+        """The converted GraphDef; only for what came in as a GraphDef.
+
+        A changed function takes the place of the original where nothing else refers to that and its signature is the same; otherwise it is added to the
+        library and the original stays.
+        """
+        if self.root:
+            raise AttributeError("this conversion came from a function; its definitions are in `bodies`.")
+        original = self.originals[""]
+        taken = {function.signature.name for function in original.library.function}
+        root, *functions = self.functions(_new_names(taken, self.format.name))
+        replaced: dict[str, list[str]] = {}
+        for function in functions:
+            replaced.setdefault(self.instances[function.instance].function, []).append(function.name)
+        return with_functions(root.proto, [function.proto for function in functions], replaced)
+
+    def decisions(self) -> Iterator[Decision]:
+        """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order."""
+        for colouring in self.colourings:
+            yield from decisions(colouring)
+
+    def unused_overrides(self) -> list[str]:
+        """Returns the op types that the user moved between lists and that no body contains, sorted."""
+        present = {op for body in self.bodies.values() for op in body.plan.body.ops}
+        return sorted(self.lists.overridden - present)
+
+
+def _new_names(taken: set[str], dtype: str) -> Callable[[str, int], str]:
+    """Names for new functions that are not in `taken`."""
+
+    def new_name(name: str, version: int) -> str:
+        candidate = f"{name}_{dtype}" + (f"_{version}" if version else "")
+        while candidate in taken:
+            candidate += "_"
+        taken.add(candidate)
+        return candidate
+
+    return new_name

@@ -1,0 +1,96 @@
+"""Rewritten instances to functions with names of their own: who keeps its name, which copies are one again, and who calls whom."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tfmp.graph.edit import Proto, Retarget, retargeted
+from tfmp.program.unfold import Instance
+from tfmp.rewriting.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """One instance after its plan was carried out: the edits, and the proto, which still calls the old functions."""
+
+    plan: Plan
+    proto: Proto
+
+
+@dataclasses.dataclass(frozen=True)
+class Linked:
+    """One function of the new program.
+
+    Attributes:
+      instance: number of the first instance that it serves.
+      name: its name; the old one if nothing changed.
+      proto: its definition, complete with the names of what it calls.
+    """
+
+    instance: int
+    name: str
+    proto: Proto
+
+
+def link(instances: Sequence[Instance], written: Sequence[Written], new_name: Callable[[str, int], str]) -> list[Linked]:
+    """Returns the functions of the program that differ from the original ones, the root first even if it does not.
+
+    An instance that is unchanged and calls only unchanged ones keeps being the old function. Instances of one function with the same edits and the same
+    callees become one function.
+
+    Args:
+      instances: the instances, callers before what they are the first to call.
+      written: what became of each.
+      new_name: (old name, how many new versions of it there are already) to the name of a new function.
+    """
+    changed = _changed(instances, written)
+    twin = _twins(instances, written)
+    versions: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for number, instance in enumerate(instances):
+        if number in changed and twin[number] == number:
+            names[number] = new_name(instance.function, versions.get(instance.function, 0))
+            versions[instance.function] = versions.get(instance.function, 0) + 1
+    result = []
+    for number, instance in enumerate(instances):
+        if number in names or number == 0:
+            arguments = written[number].plan.body.arguments
+            retargets = [
+                Retarget(node - arguments, callee.attr, callee.position, names[twin[callee.instance]])
+                for node, callees in instance.calls.items()
+                for callee in callees
+                if callee.instance in changed
+            ]
+            name = names.get(number, instance.function)
+            result.append(Linked(number, name, retargeted(written[number].proto, name, retargets)))
+    return result
+
+
+def _changed(instances: Sequence[Instance], written: Sequence[Written]) -> set[int]:
+    """The instances that have edits or call, directly or not, one that has."""
+    callers: dict[int, list[int]] = {}
+    for number, instance in enumerate(instances):
+        for callees in instance.calls.values():
+            for callee in callees:
+                callers.setdefault(callee.instance, []).append(number)
+    todo = [number for number, one in enumerate(written) if not one.plan.empty]
+    changed = set(todo)
+    while todo:
+        new = set(callers.get(todo.pop(), ())) - changed
+        changed |= new
+        todo += new
+    return changed
+
+
+def _twins(instances: Sequence[Instance], written: Sequence[Written]) -> list[int]:
+    """Instance to the first one that is the same function with the same edits and callees. One that takes part in a recursion is its own."""
+    first: dict[object, int] = {}
+    twin = list(range(len(instances)))
+    for number in reversed(range(len(instances))):
+        instance, plan = instances[number], written[number].plan
+        callees = tuple((node, c.attr, c.position, twin[c.instance]) for node, found in sorted(instance.calls.items()) for c in found)
+        recursive = any(callee[3] <= number for callee in callees)
+        key = (instance.function, plan.retypes, plan.casts, plan.shortcuts, callees, number if recursive else -1)
+        twin[number] = first.setdefault(key, number)
+    return twin
