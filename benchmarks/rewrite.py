@@ -69,7 +69,7 @@ def seconds(action: Callable[[], object], repeats: int) -> float:
 def rewrite(function: tf_api.ConcreteFunction) -> object:
     """Converts and registers `function`, as its first call would."""
     conversion = convert_named(function.inference_fn.name, tf_api.function_definition, SETTINGS)
-    return register(conversion, function.inference_fn)
+    return register(conversion, [function.inference_fn])
 
 
 def cpp_pass(function: tf_api.ConcreteFunction) -> Callable[[], object]:

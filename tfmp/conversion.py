@@ -56,6 +56,7 @@ class Conversion:
       lists: the op lists that were in force.
       originals: name to the proto before.
       seconds: wall-clock time of the conversion.
+      roots: how many of the instances are roots: two for a forward function and its backward function.
     """
 
     root: str
@@ -67,6 +68,7 @@ class Conversion:
     lists: OpLists
     originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
     seconds: float
+    roots: int = 1
 
     @property
     def converted(self) -> int:
@@ -89,8 +91,8 @@ class Conversion:
         return any(not body.plan.empty for body in self.bodies.values())
 
     def functions(self, new_name: Callable[[str, int], str]) -> list[Linked]:
-        """Returns the root and every function that differs from the original, under new names and calling each other (see `link`)."""
-        return link(self.instances, [Written(body.plan, body.proto) for body in self.bodies.values()], new_name)
+        """Returns the roots and every function that differs from the original, under new names and calling each other (see `link`)."""
+        return link(self.instances, [Written(body.plan, body.proto) for body in self.bodies.values()], self.roots, new_name)
 
     @functools.cached_property
     def graph_def(self) -> tf_api.GraphDef:

@@ -18,7 +18,7 @@ from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import library_schemas
-from tfmp.program.program import Lookup, Program, from_function, from_graph
+from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
@@ -81,7 +81,7 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
         proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, colouring, plan, proto)
     return Conversion(
-        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, time.perf_counter() - start
+        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, time.perf_counter() - start, len(program.roots)
     )
 
 
@@ -147,9 +147,26 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
 
 def convert_named(name: bytes | str, lookup: Lookup, settings: Settings) -> Conversion:
     """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds."""
-    text = name.decode() if isinstance(name, bytes) else name
     with _no_garbage_collection():
-        return convert(from_function(text, lookup), settings, {})
+        return convert(from_function(_text(name), lookup), settings, {})
+
+
+def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tuple[int, int]], lookup: Lookup, settings: Settings) -> Conversion:
+    """Returns the conversion of a forward function and its backward function as one program.
+
+    Args:
+      forward: name of the forward function.
+      backward: name of the backward function.
+      links: pairs of (result of `forward`, argument of `backward`) that are handed over unseen, so that their types may change.
+      lookup: finds the definitions of both and of what they call.
+      settings: as for `convert`.
+    """
+    with _no_garbage_collection():
+        return convert(paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links), settings, {})
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def _kept(names: list[str], wanted: Iterable[str]) -> frozenset[str]:

@@ -22,6 +22,8 @@ from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
 
+from tfmp.dtypes import DT_FLOAT
+
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 """Major and minor version of the running TensorFlow."""
 
@@ -36,7 +38,7 @@ OpError: TypeAlias = tf.errors.OpError
 
 __all__ = [
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
+    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
     "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded",
 ]  # fmt: skip
 
@@ -86,6 +88,13 @@ def new_atomic_function(definition: FunctionDef, like: AtomicFunction, children:
     return AtomicFunction(
         definition.signature.name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph
     )
+
+
+def as_type(tensor: Any, dtype_number: int) -> Any:
+    """Returns `tensor`, cast if it is of a 16-bit float type and the `DataType` with that number is float32."""
+    if dtype_number == DT_FLOAT and tensor.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tensor, tf.float32)
+    return tensor
 
 
 def read_tensor(proto: TensorProto) -> Any:

@@ -86,6 +86,42 @@ def test_tape_runs_half_kernels_forward_and_backward(persistent: bool) -> None:
     assert step().dtype == tf.float32
 
 
+def test_activations_saved_for_the_backward_function_are_half() -> None:
+    function = product()
+    with tfmp.mixed_precision(**ON):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(function(X))
+        gradient = tape.gradient(loss, function.weight)
+        (pair,) = function.get_concrete_function(X)._first_order_tape_functions.values()
+    forward = pair._forward._program.converted(0).definition.signature
+    results = function.get_concrete_function(X).function_def.signature.output_arg
+    saved = [arg.type for arg in forward.output_arg][len(results) :]
+    assert saved and set(saved) == {DT_HALF} and gradient.dtype == tf.float32
+
+
+@pytest.mark.parametrize("later", ["another tape", "inside a function", "jacobian"])
+def test_backward_function_that_is_used_in_another_way_later(later: str) -> None:
+    function = product()
+    with tfmp.mixed_precision(**ON):
+        function(X)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(function(X))
+        if later == "another tape":
+            with tf.GradientTape() as second:
+                gradient = tape.gradient(loss, function.weight)
+            assert second.gradient(gradient, function.weight) is None
+        elif later == "inside a function":
+            gradient = tf.function(lambda: tape.gradient(loss, function.weight))()
+        else:
+            with tf.GradientTape() as tape:
+                rows = tf.reduce_sum(function(X), axis=1)
+            gradient = tf.reduce_sum(tape.jacobian(rows, function.weight), axis=0)
+    with tfmp.mixed_precision(enabled=False), tf.GradientTape() as tape:
+        plain = tf.reduce_sum(tf.nn.relu(X @ function.weight))
+    expected = tape.gradient(plain, function.weight)
+    np.testing.assert_allclose(gradient, expected, atol=4 * 2.0**-11 * float(tf.reduce_max(tf.abs(expected))))
+
+
 def test_what_users_see_is_unchanged() -> None:
     function = product()
     with tfmp.mixed_precision(**ON):

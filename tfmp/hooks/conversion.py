@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
@@ -19,10 +19,17 @@ from tfmp.settings import Settings
 _numbers = itertools.count()
 
 
-def convert_for_running(function: tf_api.AtomicFunction, settings: Settings) -> tf_api.AtomicFunction | None:
-    """Converts the program whose root is `function`, registers it, and returns what to call; None if nothing in it was converted.
+def convert_for_running(
+    functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings
+) -> list[tf_api.AtomicFunction] | None:
+    """Converts a program, registers it, and returns what to call instead of each of `functions`; None if nothing in it was converted.
 
     Leaves a record in the account, a log line, and where it is due a warning.
+
+    Args:
+      functions: the root, or a forward and its backward function.
+      links: pairs of (result of the first, argument of the second) that nobody else sees.
+      settings: what to convert to; "auto" is decided here.
 
     Raises:
       GraphError, RewriteError: the program could not be converted; nothing was registered.
@@ -32,11 +39,15 @@ def convert_for_running(function: tf_api.AtomicFunction, settings: Settings) -> 
         notices.hardware_caution(decision.caution)
     if decision.settings is None:
         return None
-    conversion = engine.convert_named(function.name, tf_api.function_definition, decision.settings)
-    _account(conversion, make_record(conversion, _Shapes(function)))
+    names = [function.name for function in functions]
+    if len(names) == 1:
+        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings)
+    else:
+        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings)
+    _account(conversion, make_record(conversion, _Shapes(functions)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)
-    return register(conversion, function) if conversion.changed else None
+    return register(conversion, functions) if conversion.changed else None
 
 
 def _account(conversion: Conversion, record: Record) -> None:
@@ -50,26 +61,33 @@ def _account(conversion: Conversion, record: Record) -> None:
         notices.nothing_converted(record)
 
 
-def register(conversion: Conversion, function: tf_api.AtomicFunction) -> tf_api.AtomicFunction:
-    """Registers the functions of `conversion` under new names; returns the root's handle, which owns the others."""
+def register(conversion: Conversion, functions: Sequence[tf_api.AtomicFunction]) -> list[tf_api.AtomicFunction]:
+    """Registers the functions of `conversion` under new names; returns the handles of the roots, each of which owns the others.
+
+    `functions` are the originals of the roots.
+    """
     number = next(_numbers)
 
     def new_name(name: str, version: int) -> str:
         return f"{name}_tfmp_{conversion.format.name}_{number}" + (f"_{version}" if version else "")
 
-    root, *others = conversion.functions(new_name)
-    children = [tf_api.new_atomic_function(other.proto, function, ()) for other in others]
-    return tf_api.new_atomic_function(root.proto, function, [*function.children, *children])
+    linked = conversion.functions(new_name)
+    roots, others = linked[: conversion.roots], linked[conversion.roots :]
+    children = [tf_api.new_atomic_function(other.proto, functions[0], ()) for other in others]
+    return [
+        tf_api.new_atomic_function(root.proto, function, [*function.children, *children]) if root.name != conversion.instances[index].function else function
+        for index, (root, function) in enumerate(zip(roots, functions, strict=True))
+    ]
 
 
 class _Shapes:
     """Shapes of nodes, from the Python graphs that the functions were traced into."""
 
-    def __init__(self, function: tf_api.AtomicFunction) -> None:
-        self._graphs = dict(self._all_graphs(function))
+    def __init__(self, functions: Sequence[tf_api.AtomicFunction]) -> None:
+        self._graphs = dict(self._all_graphs(functions))
 
-    def _all_graphs(self, function: tf_api.AtomicFunction) -> Iterator[tuple[str, object]]:
-        seen, todo = set(), [function]
+    def _all_graphs(self, functions: Sequence[tf_api.AtomicFunction]) -> Iterator[tuple[str, object]]:
+        seen, todo = set(), list(functions)
         while todo:
             atomic = todo.pop()
             name = atomic.name.decode() if isinstance(atomic.name, bytes) else atomic.name

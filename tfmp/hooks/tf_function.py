@@ -3,7 +3,8 @@
 The float32 graph stays the truth: Python graphs, gradients, outer traces and SavedModels only ever see it. What TensorFlow *runs* is another matter: when a
 function is called eagerly for the first time, the program that it is the root of is converted, registered under new names, and called instead. So inner
 functions are converted as part of what calls them, `tf.data` functions (which are never called this way) not at all, and gradients are always taken of
-float32 functions and then converted themselves.
+float32 functions and then converted themselves: a forward function and the backward function of its tape as one program, so that what the first saves for
+the second is in 16 bit.
 """
 
 from __future__ import annotations
@@ -16,12 +17,52 @@ from tfmp import tf_api
 from tfmp.hooks import notices
 from tfmp.settings import Settings
 
+Links = Sequence[tuple[int, int]]
+"""Pairs of (result of a forward function, argument of its backward function) that are one value, which nobody else sees."""
+
+
+class LazyProgram:
+    """One function, or a forward and its backward function, that are converted together when the first of them is called.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, functions: Sequence[tf_api.AtomicFunction], links: Links, settings: Settings) -> None:
+        """Keeps `functions`, the float32 originals, registered as long as it lives; converts nothing yet."""
+        self.functions, self.links, self.settings = tuple(functions), links, settings
+        self._lock = threading.Lock()
+        self._converted: Sequence[tf_api.AtomicFunction] | None = None
+        self._pending = True
+
+    def converted(self, index: int) -> tf_api.AtomicFunction | None:
+        """Returns what to run instead of `functions[index]`; None if that is to be run itself. The first call converts."""
+        if self._pending:
+            self._convert()
+        return None if self._converted is None else self._converted[index]
+
+    def _convert(self) -> None:
+        from tfmp.hooks import conversion  # the engine is loaded only in a process that converts something
+
+        with self._lock:
+            if self._pending:
+                with notices.falling_back(self.functions[0].name, self.settings.strict):
+                    self._converted = conversion.convert_for_running(self.functions, self.links, self.settings)
+                self._pending = False
+
+    def give_up(self) -> None:
+        """Makes every function of the program run as it is from now on."""
+        self._converted = None
+
 
 class MixedFunction(tf_api.AtomicFunction):
     """Stands for a float32 function: a call node in graphs, the converted program when it is run."""
 
-    def __init__(self, original: tf_api.AtomicFunction, settings: Settings) -> None:
-        """Takes over name, type, children and graph of `original`, which stays registered as long as this lives."""
+    def __init__(self, program: LazyProgram, index: int = 0, takes_sixteen: bool = False) -> None:
+        """Takes over name, type, children and graph of `program.functions[index]`.
+
+        With `takes_sixteen` it may be handed 16-bit tensors for float32 arguments, since a converted forward function made them.
+        """
+        original = program.functions[index]
         super().__init__(
             original.name,
             original._bound_context,
@@ -30,74 +71,94 @@ class MixedFunction(tf_api.AtomicFunction):
             original.call_options,
             cached_graph=original._cached_graph,
         )
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._converted: tf_api.AtomicFunction | None = None
-        self._pending = True
+        self._program, self._index, self._takes_sixteen = program, index, takes_sixteen
         self._trusted = False
 
     def call_flat(self, *args: Any) -> Sequence[Any]:
         """Runs the converted program, or adds a call of the float32 function to the graph being built."""
-        if not tf_api.executing_eagerly():
-            return super().call_flat(*args)
-        if self._pending:
-            self._convert()
-        if self._converted is None:
-            return super().call_flat(*args)
+        converted = self._program.converted(self._index) if tf_api.executing_eagerly() else None
+        if converted is None:
+            return super().call_flat(*self._as_declared(args))
         if self._trusted:
-            return self._converted.call_flat(*args)
-        return self._first_call(*args)
+            return converted.call_flat(*args)
+        return self._first_call(converted, args)
 
-    def _convert(self) -> None:
-        from tfmp.hooks import conversion  # the engine is loaded only in a process that converts something
-
-        with self._lock:
-            if self._pending:
-                with notices.falling_back(self.name, self._settings.strict):
-                    self._converted = conversion.convert_for_running(self, self._settings)
-                self._pending = False
-
-    def _first_call(self, *args: Any) -> Sequence[Any]:
+    def _first_call(self, converted: tf_api.AtomicFunction, args: tuple[Any, ...]) -> Sequence[Any]:
         """Runs the converted program for the first time; if TensorFlow cannot even start it, the float32 function runs instead, now and from now on."""
         try:
-            result = self._converted.call_flat(*args)  # type: ignore[union-attr]
+            result = converted.call_flat(*args)
         except tf_api.OpError as error:
-            if self._settings.strict or not notices.could_not_start(error):
+            if self._program.settings.strict or not notices.could_not_start(error):
                 raise
             notices.fell_back(self.name, error)
-            self._converted = None
-            return super().call_flat(*args)
+            self._program.give_up()
+            return super().call_flat(*self._as_declared(args))
         self._trusted = True
         return result
+
+    def _as_declared(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Returns `args` with 16-bit tensors cast to what the float32 function declares."""
+        if not self._takes_sixteen:
+            return args
+        return [tf_api.as_type(arg, declared.type) for arg, declared in zip(args, self.cached_definition.signature.input_arg, strict=True)]
 
 
 class _TapeFunctions(dict[Any, Any]):
     """Where a ConcreteFunction keeps what it built for gradient tapes (`_first_order_tape_functions`, `_higher_order_tape_functions`).
 
-    What is put in is told to hand out converted forward and backward functions.
+    What is put in is told to hand out converted forward and backward functions. In the first-order case nobody but the backward function ever sees what
+    the forward function saves for it; in the higher-order case those are results with gradients of their own, and keep their types.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, first_order: bool, takes_sixteen: bool) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings, self._first_order, self._takes_sixteen = settings, first_order, takes_sixteen
 
     def __setitem__(self, key: Any, functions: Any) -> None:
         build: Callable[..., tuple[Any, ...]] = functions._forward_and_backward_functions
 
         def build_mixed(inference_args: Any, input_tangents: Any) -> tuple[Any, ...]:
             forward, graph, backward, *rest = build(inference_args, input_tangents)
-            attach(backward, self._settings)
-            return (MixedFunction(forward, self._settings), graph, backward, *rest)
+            if self._first_order and not input_tangents:
+                links = saved_tensors(graph, functions._num_inference_outputs, backward)
+                program = LazyProgram([forward, backward._inference_function], links, self._settings)
+                attach(backward, self._settings, MixedFunction(program, 1, takes_sixteen=True))
+            else:
+                program = LazyProgram([forward], (), self._settings)
+                attach(backward, self._settings)
+            return (MixedFunction(program, 0, self._takes_sixteen), graph, backward, *rest)
 
         functions._forward_and_backward_functions = build_mixed
         super().__setitem__(key, functions)
 
 
-def attach(function: tf_api.ConcreteFunction, settings: Settings) -> None:
-    """Makes eager calls of `function`, with and without gradient tapes, run its converted program from now on."""
-    function._inference_function = MixedFunction(function._inference_function, settings)
-    function._first_order_tape_functions = _TapeFunctions(settings)
-    function._higher_order_tape_functions = _TapeFunctions(settings)
+def saved_tensors(graph: Any, results: int, backward: tf_api.ConcreteFunction) -> Links:
+    """Returns which results of a forward function are saved for its backward function only.
+
+    Args:
+      graph: the forward function's Python graph; its outputs are the user's results and then what is saved.
+      results: how many outputs are the user's.
+      backward: the backward function, whose last arguments are its captured inputs.
+
+    Variant tensors (tensor lists) are left out: should the float32 backward function ever have to be run on them, they could not be cast back.
+    """
+    position = {id(tensor): index for index, tensor in enumerate(graph.outputs) if index >= results}
+    captured = backward.captured_inputs
+    first = len(backward.inputs) - len(captured)
+    return tuple((position[id(tensor)], first + index) for index, tensor in enumerate(captured) if id(tensor) in position and tensor.dtype.is_floating)
+
+
+def attach(function: tf_api.ConcreteFunction, settings: Settings, inference: MixedFunction | None = None) -> None:
+    """Makes eager calls of `function`, with and without gradient tapes, run its converted program from now on.
+
+    `inference` is what stands for its inference function, if that is part of a larger program; it may then be handed 16-bit tensors in graphs too.
+    """
+    function._inference_function = inference or MixedFunction(LazyProgram([function._inference_function], (), settings))
+    if inference is not None:
+        function._delayed_rewrite_functions._inference_function = inference
+    takes_sixteen = inference is not None
+    function._first_order_tape_functions = _TapeFunctions(settings, True, takes_sixteen)
+    function._higher_order_tape_functions = _TapeFunctions(settings, False, takes_sixteen)
 
 
 def is_attached(function: tf_api.ConcreteFunction) -> bool:

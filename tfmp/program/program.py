@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.errors import GraphError
@@ -25,6 +25,8 @@ class Program:
       definitions: name to the proto that a body was read from.
       compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
+      partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.
+      links: pairs of (result of the root, argument of the partner) that are one value, which nobody else sees.
     """
 
     root: str
@@ -32,6 +34,13 @@ class Program:
     definitions: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
     compiled: frozenset[str]
     interpreted: frozenset[str]
+    partner: str = ""
+    links: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The root, and the partner if there is one."""
+        return (self.root, self.partner) if self.partner else (self.root,)
 
     @property
     def size(self) -> int:
@@ -43,6 +52,19 @@ def from_function(name: str, lookup: Lookup) -> Program:
     """Returns the program whose root is the function `name`; `lookup` raises for a name it does not know."""
     definition = lookup(name)
     return _explore(read_function(definition, {}), {name: definition}, lookup, {})
+
+
+def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]) -> Program:
+    """Returns the program that runs `forward` and then `backward`, the values in `links` handed over unseen."""
+    return Program(
+        forward.root,
+        {**forward.bodies, **backward.bodies},
+        {**forward.definitions, **backward.definitions},
+        forward.compiled | backward.compiled,
+        forward.interpreted | backward.interpreted,
+        backward.root,
+        tuple(links),
+    )
 
 
 def from_graph(graph: tf_api.GraphDef) -> Program:

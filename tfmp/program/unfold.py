@@ -37,7 +37,7 @@ class Instance:
     """One copy of a function in one place.
 
     Attributes:
-      number: position in `Unfolding.instances`; the root has 0.
+      number: position among the instances; the root has 0.
       function: name of the function.
       calls: calling node to what it calls. A node that calls something outside the program (a template) is left out.
     """
@@ -55,15 +55,15 @@ class _Draft:
 
 
 def unfold(program: Program, share: bool = False) -> tuple[Instance, ...]:
-    """Returns the instances of `program`, callers before what they are the first to call, the root first.
+    """Returns the instances of `program`, callers before what they are the first to call, the roots first.
 
     A recursive call leads back to the instance it is in. Every call of a function leads to an instance of its own as long as the sizes add up to no more
     than `GROWTH` times the program's plus `SLACK`; with `share`, every function has one instance only.
     """
-    drafts = [_Draft(program.root, {program.root: 0})]
-    first = {program.root: 0}
-    budget = 0 if share else GROWTH * program.size + SLACK - len(program.bodies[program.root])
-    todo = collections.deque([0])
+    drafts = [_Draft(root, {root: number}) for number, root in enumerate(program.roots)]
+    first = {root: number for number, root in enumerate(program.roots)}
+    budget = 0 if share else GROWTH * program.size + SLACK - sum(len(program.bodies[root]) for root in program.roots)
+    todo = collections.deque(range(len(drafts)))
     while todo:
         number = todo.popleft()
         caller = drafts[number]

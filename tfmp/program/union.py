@@ -49,14 +49,15 @@ def unite(program: Program, instances: Sequence[Instance]) -> Union:
     for body in bodies:
         offsets.append(total)
         total += len(body)
-    if len(bodies) == 1 and not instances[0].calls:
+    if len(bodies) == 1 and not instances[0].calls and not program.links:
         return Union(bodies[0], (0,), tuple(instances), (), ())
     union = Body(bodies[0].name, attrs=bodies[0].attrs, by_name=bodies[0].by_name)
     for body, offset in zip(bodies, offsets, strict=True):
         for column in ("names", "ops", "devices", "layouts", "types", "protos"):
             getattr(union, column).extend(getattr(body, column))
         union.inputs.extend([(source + offset, port) for source, port in edges] for edges in body.inputs)
-    ties: list[tuple[End, End]] = []
+    roots = [_Target(body, offset) for body, offset in zip(bodies, offsets, strict=True)][: len(program.roots)]
+    ties: list[tuple[End, End]] = [((roots[0].result(result), 0), (roots[1].argument(argument), 0)) for result, argument in program.links]
     loops: list[Loop] = []
     for instance, body, offset in zip(instances, bodies, offsets, strict=True):
         for node, callees in instance.calls.items():

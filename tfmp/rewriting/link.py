@@ -33,8 +33,8 @@ class Linked:
     proto: Proto
 
 
-def link(instances: Sequence[Instance], written: Sequence[Written], new_name: Callable[[str, int], str]) -> list[Linked]:
-    """Returns the functions of the program that differ from the original ones, the root first even if it does not.
+def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, new_name: Callable[[str, int], str]) -> list[Linked]:
+    """Returns the functions of the program that differ from the original ones, after the `roots` roots, which come first even if they do not.
 
     An instance that is unchanged and calls only unchanged ones keeps being the old function. Instances of one function with the same edits and the same
     callees become one function.
@@ -42,6 +42,7 @@ def link(instances: Sequence[Instance], written: Sequence[Written], new_name: Ca
     Args:
       instances: the instances, callers before what they are the first to call.
       written: what became of each.
+      roots: how many of the first instances are roots.
       new_name: (old name, how many new versions of it there are already) to the name of a new function.
     """
     changed = _changed(instances, written)
@@ -49,12 +50,12 @@ def link(instances: Sequence[Instance], written: Sequence[Written], new_name: Ca
     versions: dict[str, int] = {}
     names: dict[int, str] = {}
     for number, instance in enumerate(instances):
-        if number in changed and twin[number] == number:
+        if number in changed and (twin[number] == number or number < roots):
             names[number] = new_name(instance.function, versions.get(instance.function, 0))
             versions[instance.function] = versions.get(instance.function, 0) + 1
     result = []
     for number, instance in enumerate(instances):
-        if number in names or number == 0:
+        if number in names or number < roots:
             arguments = written[number].plan.body.arguments
             retargets = [
                 Retarget(node - arguments, callee.attr, callee.position, names[twin[callee.instance]])
