@@ -22,6 +22,7 @@ from tfmp.program.program import Lookup, Program, from_function, from_graph, pai
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
+from tfmp.rewriting.hoist import hoist_reads
 from tfmp.rewriting.plan import make_plan
 from tfmp.settings import Settings, make_settings
 
@@ -65,7 +66,7 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
         raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
-    rules = Rules(target, lists, settings.device, settings.rules.force)
+    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact)
     instances = unfold(program, share=exact)
     devices = [_devices(program, instance.function, settings) for instance in instances]
     together = _apart(program, instances) if exact else [unite(program, instances)]
@@ -73,13 +74,15 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
         passes.colour(union, dataclasses.replace(rules, fetches=fetches if n == 0 else frozenset()), devices[n : n + len(union.instances)], table)
         for n, union in enumerate(together)
     )
+    coloured = [colourings[n] if exact else colourings[0].part(n, program.bodies[one.function]) for n, one in enumerate(instances)]
+    plans = [make_plan(colouring, target, exact=exact, emulate=settings.emulate) for colouring in coloured]
+    if not exact and not settings.emulate:
+        plans = hoist_reads(program, instances, plans)
     bodies: dict[str, BodyConversion] = {}
-    for number, instance in enumerate(instances):
-        body, original = program.bodies[instance.function], program.definitions[instance.function]
-        colouring = colourings[number] if exact else colourings[0].part(number, body)
-        plan = make_plan(colouring, target, exact=exact, emulate=settings.emulate)
+    for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
+        original = program.definitions[instance.function]
         proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else devices[number])
-        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, colouring, plan, proto)
+        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     return Conversion(
         program.root, target, settings, instances, bodies, colourings, lists, program.definitions, time.perf_counter() - start, len(program.roots)
     )

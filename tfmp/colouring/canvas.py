@@ -28,6 +28,7 @@ class Rules:
       lists: op lists in force.
       device: where nodes without a device run, and which nodes are converted: "GPU" or "CPU".
       force: paint everything that may be forced (TensorFlow's UNSAFE_FORCE_ALL).
+      follow_handles: follow list handles that are elements of other lists, and optionals (TensorFlow's pass does neither).
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
     """
 
@@ -35,6 +36,7 @@ class Rules:
     lists: OpLists
     device: str
     force: bool = False
+    follow_handles: bool = True
     fetches: frozenset[str] = frozenset()
 
 

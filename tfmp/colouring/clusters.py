@@ -18,8 +18,11 @@ from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
 from tfmp.program.calls import CALLING_OPS
 
-READERS = frozenset({"TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListGetItem", "TensorListPopBack", "TensorListStack"})
+READERS = frozenset({
+    "OptionalGetValue", "TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListGetItem", "TensorListPopBack", "TensorListStack",
+})  # fmt: skip
 WRITERS = frozenset({
+    "OptionalFromValue",
     "TensorListFromTensor", "TensorListPushBack", "TensorListPushBackBatch", "TensorListScatter", "TensorListScatterV2",
     "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListSplit",
 })  # fmt: skip
@@ -27,24 +30,36 @@ BORDERS = frozenset({"_Arg", "_Retval", "OptionalFromValue", "OptionalGetValue",
 """Ops behind which the other users of a list handle cannot be seen (`IsSourceOrSinkOp`), unless the handle is tied across them; so are ops that are
 functions of the library.
 
-TensorFlow names only the calls, since its runtime lowers loops and branches before; a While that is not lowered would hide a list's readers as well.
+TensorFlow names only the calls, since its runtime lowers loops and branches before; a While that is not lowered would hide a list's readers as well. The
+default level knows what handles may pass instead (`PASSES_ON`).
 """
 
 HANDLE = Slot("", fixed=DT_VARIANT)
+
+OPTIONALS = {"OptionalFromValue": "Toutput_types", "OptionalGetValue": "output_types"}
+"""Ops that put one tensor into an optional or take it out (branches save tensors for their gradient so) to the attribute with its type."""
+
+PASSES_ON = frozenset({
+    "AddN", "Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "OptionalHasValue", "OptionalNone", "PreventGradient", "Select", "SelectV2",
+    "Shape", "StopGradient", "Switch", "ZerosLike",
+})  # fmt: skip
+"""Ops that hand a handle on or look at it without touching the elements; at the default level a handle that meets any other op is not followed."""
 
 Clusters = list[list[int]]
 """Each cluster's element-type vertices."""
 
 
 def find_tensor_lists(canvas: Canvas) -> Clusters:
-    """Returns the clusters of float32 tensor list ops that share a handle, and adds an edge from each writer to each reader of a cluster.
+    """Returns the clusters of float32 tensor list (and optional) ops that share a handle, and adds an edge from each writer to each reader of a cluster.
 
     Clusters with a member that may not be changed, or whose handle crosses a border, are denied.
     """
     clusters: Clusters = []
     done: set[int] = set()
+    if canvas.rules.follow_handles:
+        _look_into_lists(canvas)
     for node, op in enumerate(canvas.graph.body.ops):
-        if "TensorList" in op and node not in done and canvas.processable[node] and _is_root(canvas, node):
+        if ("TensorList" in op or op in OPTIONALS) and node not in done and canvas.processable[node] and _is_root(canvas, node):
             clusters.append(_cluster_of(canvas, node, done))
     for cluster in clusters:
         for vertex in cluster:
@@ -53,13 +68,28 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     return clusters
 
 
+def _look_into_lists(canvas: Canvas) -> None:
+    """Connects the handles that lists hold (nested loops save such lists) with the handle of the list that holds them: who shares one shares the other."""
+    graph = canvas.graph
+    for node, op in enumerate(graph.body.ops):
+        if "TensorList" in op and (handle := graph.vertex(node, HANDLE)) is not None:
+            for vertex in graph.vertices(node):
+                if graph.slot(vertex).attr and graph.dtype[vertex] == DT_VARIANT:
+                    graph.add_edge(handle, vertex)
+                    graph.add_edge(vertex, handle)
+
+
 def _is_root(canvas: Canvas, node: int) -> bool:
     return _element(canvas, node) is not None and canvas.graph.vertex(node, HANDLE) is not None
 
 
 def _element(canvas: Canvas, node: int) -> int | None:
-    """Returns the vertex of a list op's element type, or None if `node` is no list op or its elements are not float32."""
-    if "TensorList" not in canvas.graph.body.ops[node]:
+    """Returns the vertex of a list op's element type, or None if `node` is no list op or its elements are not float32; optionals are lists of one."""
+    op = canvas.graph.body.ops[node]
+    if op in OPTIONALS and canvas.rules.follow_handles:
+        slots = [v for v in canvas.graph.vertices(node) if canvas.graph.slot(v).attr == OPTIONALS[op]]
+        return slots[0] if len(slots) == 1 and canvas.is_float32(slots[0]) else None
+    if "TensorList" not in op:
         return None
     for vertex in canvas.graph.vertices(node):
         slot = canvas.graph.slot(vertex)
@@ -77,7 +107,7 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
         node = graph.node_of[vertex]
         element = _element(canvas, node)
         if element is None:
-            unsafe = unsafe or (vertex not in graph.tied and (graph.body.ops[node] in BORDERS or canvas.schema(vertex) is None))
+            unsafe = unsafe or (vertex not in graph.tied and _is_border(canvas, vertex))
         elif node not in done:
             done.add(node)
             members.append(element)
@@ -86,6 +116,13 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
         for vertex in members:
             canvas.paint_deny(vertex, "list handle leaves the graph")
     return sorted(members)
+
+
+def _is_border(canvas: Canvas, vertex: int) -> bool:
+    op = canvas.graph.op(vertex)
+    if canvas.rules.follow_handles:
+        return "TensorList" not in op and op not in PASSES_ON
+    return op in BORDERS or canvas.schema(vertex) is None
 
 
 def _connect_writers(canvas: Canvas, reader: int) -> None:

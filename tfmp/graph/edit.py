@@ -74,6 +74,33 @@ class GraphEditor:
         node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(value, dtype))
         return f"{name}:output:0" if self.body.name else name
 
+    def add_read(self, name: str, handle: str, like: tf_api.NodeDef, before: int) -> str:
+        """Adds a copy of the ReadVariableOp `like` that reads `handle` when the node numbered `before` may run; returns how its output is written."""
+        node = self._nodes.add()
+        node.CopyFrom(like)
+        node.name = name
+        del node.input[:]
+        node.input.append(handle)
+        node.input.extend(text for text in self.node(before).input if text.startswith("^"))
+        return f"{name}:value:0" if self.body.name else name
+
+    def add_argument(self, name: str, dtype: int, returned: bool) -> None:
+        """Adds an argument to the function's signature, and with `returned` a result that hands it back."""
+        self.proto.signature.input_arg.add(name=name, type=dtype)
+        if returned:
+            self.proto.signature.output_arg.add(name=f"{name}_out", type=dtype)
+            self.proto.ret[f"{name}_out"] = name
+
+    def carry(self, number: int, text: str, dtype: int) -> None:
+        """Lets the While node `number` carry the tensor written `text`, of type `dtype`, as one more value."""
+        node = self.node(number)
+        data = [one for one in node.input if not one.startswith("^")]
+        control = [one for one in node.input if one.startswith("^")]
+        node.input[:] = [*data, text, *control]
+        node.attr["T"].list.type.append(dtype)
+        if node.attr["output_shapes"].list.shape:
+            node.attr["output_shapes"].list.shape.add(unknown_rank=True)
+
     def redirect(self, reader: Edge, text: str) -> None:
         """Makes one data input, or one result of the function, read the tensor written `text`."""
         number, port = reader

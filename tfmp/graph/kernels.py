@@ -1,4 +1,4 @@
-"""Which kernels this process has registered: an op definition may allow float16 where no kernel exists (MatrixInverse, GRUBlockCell)."""
+"""Which kernels this process has registered: an op definition may allow float16 where no kernel exists (MatrixInverse)."""
 
 from __future__ import annotations
 

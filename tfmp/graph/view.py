@@ -156,6 +156,8 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
         else:
             node = new.protos[number] = nodes[number - body.arguments]
             new.ops[number], new.layouts[number], new.types[number] = _typed(node, library)
+    for arg in proto.signature.input_arg[body.arguments :] if body.name else ():
+        new._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
     _add_nodes(new, nodes[len(body.proto_nodes) :], library)
     _connect(new, [*touched, *range(len(body), len(new))], proto.ret if body.name else {})
     return new

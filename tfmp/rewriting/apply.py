@@ -10,7 +10,7 @@ from tfmp.graph import kernels
 from tfmp.graph.edit import GraphEditor, Proto
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, plain, reread
-from tfmp.rewriting.plan import InsertCast, Plan
+from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
 
 def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Proto:
@@ -35,6 +35,12 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
     for shortcut in plan.shortcuts:
         for reader in shortcut.readers:
             editor.redirect(reader, plan.body.tensor_name(shortcut.source))
+    for argument in plan.arguments:
+        editor.add_argument(argument.name, argument.target.number, argument.returned)
+        for reader in argument.readers:
+            editor.redirect(reader, argument.name)
+    for read in plan.reads:
+        editor.carry(read.loop, read.argument or _add_read(editor, read), read.target.number)
     after = reread(plan.body, editor.proto, editor.touched, library)
     verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
     return editor.proto
@@ -49,6 +55,11 @@ def _add(editor: GraphEditor, cast: InsertCast) -> str:
     if cast.round_trip:
         text = editor.add_cast(f"{cast.name}-Back", text, body.devices[node], cast.target.number, DT_FLOAT)
     return text
+
+
+def _add_read(editor: GraphEditor, read: HoistedRead) -> str:
+    value = editor.add_read(read.name, editor.body.tensor_name(read.handle), read.like, read.loop)
+    return editor.add_cast(f"{read.name}-0-{read.target.cast_name}-0-AutoMixedPrecision", value, read.like.device, DT_FLOAT, read.target.number)
 
 
 def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozenset[int] = frozenset()) -> None:

@@ -92,6 +92,6 @@ def _twins(instances: Sequence[Instance], written: Sequence[Written]) -> list[in
         instance, plan = instances[number], written[number].plan
         callees = tuple((node, c.attr, c.position, twin[c.instance]) for node, found in sorted(instance.calls.items()) for c in found)
         recursive = any(callee[3] <= number for callee in callees)
-        key = (instance.function, plan.retypes, plan.casts, plan.shortcuts, callees, number if recursive else -1)
+        key = (instance.function, plan.edits, callees, number if recursive else -1)
         twin[number] = first.setdefault(key, number)
     return twin

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT, FLOAT32, FloatFormat
 from tfmp.graph.schema import Slot
@@ -50,6 +51,31 @@ class Shortcut:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExtraArgument:
+    """The function gets one more argument, called `name`, of type `target`, that the input ports `readers` read; `returned`: and returns it."""
+
+    name: str
+    target: FloatFormat
+    readers: tuple[Edge, ...]
+    returned: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class HoistedRead:
+    """The While node number `loop` carries one more value: the variable with the handle `handle`, read and cast to `target` before the loop.
+
+    The nodes for that are called after `name`; the read is a copy of the node `like`. With `argument`, the extra argument of that name is handed in instead.
+    """
+
+    loop: int
+    handle: Edge
+    name: str
+    target: FloatFormat
+    like: tf_api.NodeDef = dataclasses.field(hash=False, compare=False)
+    argument: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The edits of one body, in node order."""
 
@@ -57,16 +83,23 @@ class Plan:
     retypes: tuple[Retype, ...]
     casts: tuple[InsertCast, ...]
     shortcuts: tuple[Shortcut, ...] = ()
+    arguments: tuple[ExtraArgument, ...] = ()
+    reads: tuple[HoistedRead, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether nothing changes."""
-        return not self.retypes and not self.casts and not self.shortcuts
+        return not (self.retypes or self.casts or self.shortcuts or self.arguments or self.reads)
 
     @property
     def run_time_casts(self) -> int:
         """Number of Cast nodes that will run."""
-        return sum(1 + cast.round_trip for cast in self.casts if not cast.constant)
+        return sum(1 + cast.round_trip for cast in self.casts if not cast.constant) + sum(not read.argument for read in self.reads)
+
+    @property
+    def edits(self) -> tuple[object, ...]:
+        """Everything that changes, to compare plans of one body by."""
+        return (self.retypes, self.casts, self.shortcuts, self.arguments, self.reads)
 
     def __str__(self) -> str:
         """Returns one line an edit."""
@@ -79,6 +112,12 @@ class Plan:
         for shortcut in self.shortcuts:
             readers = ", ".join(f"{names[node]}[{port}]" for node, port in shortcut.readers)
             lines.append(f"read {names[shortcut.source[0]]}:{shortcut.source[1]} in {readers}")
+        for argument in self.arguments:
+            readers = ", ".join(f"{names[node]}[{port}]" for node, port in argument.readers)
+            lines.append(f"take {argument.name} {argument.target.name} for {readers or 'nothing'}{', return it' if argument.returned else ''}")
+        for read in self.reads:
+            source = read.argument or f"{names[read.handle[0]]}:{read.handle[1]}, read and cast to {read.target.name}"
+            lines.append(f"carry {source} round {names[read.loop]}")
         return "\n".join(lines)
 
 
