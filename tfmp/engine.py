@@ -90,7 +90,8 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
 
 def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
     """Each instance by itself, as TensorFlow's pass sees it."""
-    return [Union(program.bodies[one.function], (0,), (Instance(0, one.function, {}),), (), ()) for one in instances]
+    bodies = [program.bodies[one.function] for one in instances]
+    return [Union(body, (0,), (Instance(0, body.name, {}),), (), ()) for body in bodies]
 
 
 def _label(function: str, taken: Mapping[str, object]) -> str:

@@ -163,9 +163,10 @@ def keep_weight_updates(canvas: Canvas) -> None:
     graph = canvas.graph
     reads: list[int] = []
     writes: list[int] = []
+    relevant = {op: op in READS for op in set(graph.body.ops) if op in READS or op.startswith(WRITE_STEMS)}
     for node, op in enumerate(graph.body.ops):
-        if op in READS or op.startswith(WRITE_STEMS):
-            (reads if op in READS else writes).extend(v for v in graph.vertices(node) if canvas.is_float32(v))
+        if op in relevant:
+            (reads if relevant[op] else writes).extend(v for v in graph.vertices(node) if canvas.is_float32(v))
 
     def enter(vertex: int) -> bool:
         return graph.op(vertex) in ELEMENTWISE and canvas.is_float32(vertex)

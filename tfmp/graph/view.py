@@ -40,6 +40,9 @@ class Body:
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
       arguments, results: how many pseudo nodes there are of each.
       by_name: name to number, of everything that can be read (results cannot).
+      controlled: the nodes that have control inputs.
+      control_results: names of the nodes that a function always runs (`FunctionDef.control_ret`).
+      called_as_ops: functions of the library that nodes name as their op.
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
     """
 
@@ -55,6 +58,9 @@ class Body:
     arguments: int = 0
     results: int = 0
     by_name: dict[str, int] = dataclasses.field(default_factory=dict)
+    controlled: set[int] = dataclasses.field(default_factory=set)
+    control_results: tuple[str, ...] = ()
+    called_as_ops: frozenset[str] = frozenset()
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -117,6 +123,7 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     """
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
+    body.control_results, body.called_as_ops = tuple(function.control_ret.values()), frozenset(library)
     for arg in signature.input_arg:
         body._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
     _add_nodes(body, function.node_def, library)
@@ -217,6 +224,7 @@ def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> 
         edges = []
         for text in proto.input if proto is not None else [results.get(body.names[node], "")] if layouts[node] is _RETVAL_LAYOUT else ():
             if text[:1] == "^":
+                body.controlled.add(node)
                 break  # control inputs come last
             edges.append(tensors.get(text) or _find(body, text, node))
         if len(edges) != len(layouts[node].inputs):

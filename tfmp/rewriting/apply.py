@@ -74,17 +74,20 @@ def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozens
     kept = [node for node in before.pseudo_nodes if node not in retyped]
     if any((before.names[node], before.types[node]) != (after.names[node], after.types[node]) for node in kept):
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
-    _verify_edges(after)
-    types = {before.names[node]: before.types[node] for node in before.proto_nodes}  # a result may have the name of a node
-    for node, proto in enumerate(after.protos):
-        if proto is not None and after.types[node] != types.get(after.names[node], after.types[node]):
+    changed = {node for node, types in enumerate(before.types) if after.types[node] != types}
+    _verify_edges(after, changed.union(node for node, edges in enumerate(before.inputs) if after.inputs[node] != edges), len(before))
+    for node in changed:
+        if before.protos[node] is not None:
             _verify_kernel(after, node, devices)
 
 
-def _verify_edges(body: Body) -> None:
+def _verify_edges(body: Body, changed: set[int], old: int) -> None:
+    """Checks the tensors that a changed or new node (number `old` or later) makes or reads; the others are as they were."""
     for node, edges in enumerate(body.inputs):
-        slots, types = body.layouts[node].inputs, body.types[node]
+        slots, types, reads_anew = body.layouts[node].inputs, body.types[node], node in changed or node >= old
         for port, (source, output) in enumerate(edges):
+            if not (reads_anew or source in changed):
+                continue
             given = body.types[source][body.layouts[source].outputs[output]]
             wanted = types[slots[port]]
             if given != wanted and plain(given) != plain(wanted) and wanted and given:  # 0: neither the node nor its op definition gives the type

@@ -7,6 +7,7 @@ at run time but stored once more in 16 bit, and what an existing Cast has made o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from tfmp import tf_api
@@ -14,6 +15,7 @@ from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT, FLOAT32, FloatFormat
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, Edge
+from tfmp.program.liveness import dead_nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +93,12 @@ class Plan:
         """Whether nothing changes."""
         return not (self.retypes or self.casts or self.shortcuts or self.arguments or self.reads)
 
-    @property
+    @functools.cached_property
     def run_time_casts(self) -> int:
-        """Number of Cast nodes that will run."""
-        return sum(1 + cast.round_trip for cast in self.casts if not cast.constant) + sum(not read.argument for read in self.reads)
+        """Number of Cast nodes that will run: one that only nodes read which TensorFlow prunes is pruned with them."""
+        dead = frozenset(dead_nodes(self.body)) if self.casts else frozenset()
+        running = (cast for cast in self.casts if not cast.constant and not all(node in dead for node, _ in cast.readers))
+        return sum(1 + cast.round_trip for cast in running) + sum(not read.argument for read in self.reads)
 
     @property
     def edits(self) -> tuple[object, ...]:
@@ -148,34 +152,40 @@ def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
             yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
 
 
-def _tensors(colouring: Colouring) -> Iterator[tuple[Edge, int, list[Edge]]]:
-    """Yields each float32 tensor that something reads, with its vertex and its readers."""
-    graph = colouring.graph
-    for node, ports in enumerate(graph.body.readers()):
-        for port, readers in enumerate(ports):
-            vertex = graph.first[node] + graph.body.layouts[node].outputs[port]
-            if graph.dtype[vertex] == DT_FLOAT and readers:
-                yield (node, port), vertex, readers
+def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
+    """Returns each float32 tensor that a vertex of the other colour reads, with those readers, in node order."""
+    graph, sixteen = colouring.graph, colouring.sixteen
+    first, layouts, dtype = graph.first, graph.body.layouts, graph.dtype
+    found: dict[Edge, list[Edge]] = {}
+    for node, edges in enumerate(graph.body.inputs):
+        for port, (edge, slot) in enumerate(zip(edges, layouts[node].inputs, strict=True)):
+            vertex = first[edge[0]] + layouts[edge[0]].outputs[edge[1]]
+            if dtype[vertex] == DT_FLOAT and sixteen[vertex] != sixteen[first[node] + slot]:
+                found.setdefault(edge, []).append((node, port))
+    return dict(sorted(found.items()))
 
 
 def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
-    body, sixteen, names = colouring.graph.body, colouring.sixteen, _FreeNames(colouring.graph.body)
-    for edge, vertex, readers in _tensors(colouring):
-        wanting = tuple(reader for reader in readers if sixteen[_vertex(colouring, reader)] != sixteen[vertex])
-        if wanting:
-            origin, end = (target, FLOAT32) if sixteen[vertex] else (FLOAT32, target)
-            constant = store_constants and body.ops[edge[0]] == "Const" and end is target
-            yield InsertCast(names.take(body.names[edge[0]], edge[1], end), edge, origin, end, wanting, constant)
+    graph, names = colouring.graph, _FreeNames(colouring.graph.body)
+    for edge, readers in _mismatches(colouring).items():
+        node, port = edge
+        from_sixteen = colouring.sixteen[graph.first[node] + graph.body.layouts[node].outputs[port]]
+        origin, end = (target, FLOAT32) if from_sixteen else (FLOAT32, target)
+        constant = store_constants and graph.body.ops[node] == "Const" and end is target
+        yield InsertCast(names.take(graph.body.names[node], port, end), edge, origin, end, tuple(readers), constant)
 
 
 def _round_trips(colouring: Colouring, target: FloatFormat) -> Iterator[InsertCast]:
-    body, sixteen, names = colouring.graph.body, colouring.sixteen, _FreeNames(colouring.graph.body)
-    for edge, vertex, readers in _tensors(colouring):
-        if not _casts_from(body, edge[0], target):
-            wanting = (reader for reader in readers if sixteen[vertex] or sixteen[_vertex(colouring, reader)])
-            rounded = tuple(reader for reader in wanting if not _casts_to(body, reader[0], target))
-            if rounded:
-                yield InsertCast(names.take(body.names[edge[0]], edge[1], target), edge, FLOAT32, target, rounded, round_trip=True)
+    graph, sixteen, names = colouring.graph, colouring.sixteen, _FreeNames(colouring.graph.body)
+    body = graph.body
+    for node, ports in enumerate(body.readers()):
+        for port, readers in enumerate(ports):
+            vertex = graph.first[node] + body.layouts[node].outputs[port]
+            if graph.dtype[vertex] == DT_FLOAT and not _casts_from(body, node, target):
+                wanting = (reader for reader in readers if sixteen[vertex] or sixteen[_vertex(colouring, reader)])
+                rounded = tuple(reader for reader in wanting if not _casts_to(body, reader[0], target))
+                if rounded:
+                    yield InsertCast(names.take(body.names[node], port, target), (node, port), FLOAT32, target, rounded, round_trip=True)
 
 
 def _casts_from(body: Body, node: int, target: FloatFormat) -> bool:
