@@ -56,6 +56,7 @@ class Conversion:
       lists: the op lists that were in force.
       originals: name to the proto before.
       seconds: wall-clock time of the conversion.
+      runs: how often each instance runs when the root runs once, as far as the graph tells (see `trips.runs`).
       roots: how many of the instances are roots: two for a forward function and its backward function.
     """
 
@@ -68,6 +69,7 @@ class Conversion:
     lists: OpLists
     originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
     seconds: float
+    runs: tuple[int, ...]
     roots: int = 1
 
     @property
@@ -84,6 +86,11 @@ class Conversion:
     def casts(self) -> int:
         """Number of Cast nodes that were added, in all bodies, each counted once."""
         return sum(body.plan.run_time_casts for body in self.bodies.values())
+
+    @property
+    def casts_per_run(self) -> int:
+        """Number of casts that one run of the root carries out: those in loops as often as the loop goes round, where the graph tells."""
+        return sum(times * body.plan.run_time_casts for times, body in zip(self.runs, self.bodies.values(), strict=True))
 
     @property
     def changed(self) -> bool:

@@ -19,6 +19,7 @@ from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import library_schemas
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
+from tfmp.program.trips import runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
@@ -83,9 +84,9 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
         original = program.definitions[instance.function]
         proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
-    return Conversion(
-        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, time.perf_counter() - start, len(program.roots)
-    )
+    counts = tuple(runs(program, instances))
+    seconds = time.perf_counter() - start
+    return Conversion(program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots))
 
 
 def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:

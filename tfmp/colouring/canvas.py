@@ -95,10 +95,10 @@ class Canvas:
         """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
         on_target = {device: self.rules.device.startswith(_device_type(device)) for device in set(body.devices)}
         found = bytearray(on_target[device] for device in body.devices)
-        tied = {end[0] for tie in self.union.ties for end in tie}
-        for node in (*body.pseudo_nodes, *map(body.by_name.get, self.rules.fetches)):
-            if node is not None and node not in tied:
-                found[node] = 0
+        tied = {end[0] for tie in self.union.ties for end in tie} - self.union.fixed
+        untied = (node for node in body.pseudo_nodes if node not in tied)
+        for node in (*untied, *(body.by_name[name] for name in self.rules.fetches if name in body.by_name)):
+            found[node] = 0
         return found
 
     def paint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:

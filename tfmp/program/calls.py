@@ -15,6 +15,10 @@ from tfmp.graph.view import Body
 MUST_COMPILE = "_XlaMustCompile"
 """Attribute of a call node and of a function: the callee is compiled by XLA (`jit_compile=True`; `compiler/jit/defs.cc`)."""
 
+IMPLEMENTS = "api_implements"
+"""Attribute of a function that TensorFlow may swap, on another device, for a function with the same value and the same signature (`implementation_selector.cc`;
+tf_keras's LSTM and GRU layers)."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CallingOp:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tfmp.errors import GraphError
 from tfmp.graph.view import Body
-from tfmp.program.calls import CALLING_OPS
+from tfmp.program.calls import CALLING_OPS, IMPLEMENTS
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 
@@ -33,6 +33,7 @@ class Union:
       instances: the instances.
       ties: pairs of slots that have one type: an argument and what is handed to it, a result and what is made of it.
       loops: the values that loops carry.
+      fixed: arguments and results whose types must stay although they are tied: those of functions with a stand-in for another device.
     """
 
     body: Body
@@ -40,6 +41,7 @@ class Union:
     instances: tuple[Instance, ...]
     ties: tuple[tuple[End, End], ...]
     loops: tuple[Loop, ...]
+    fixed: frozenset[int] = frozenset()
 
 
 def unite(program: Program, instances: Sequence[Instance]) -> Union:
@@ -66,7 +68,9 @@ def unite(program: Program, instances: Sequence[Instance]) -> Union:
                 ties.extend(_ties(body, node, offset, callee.attr, target))
                 if callee.attr == "body":
                     loops.extend(Loop(target.argument(i), target.result(i)) for i in range(target.body.arguments))
-    return Union(union, tuple(offsets), tuple(instances), tuple(ties), tuple(loops))
+    swapped = ((body, offset) for body, offset in zip(bodies, offsets, strict=True) if IMPLEMENTS in body.attrs)
+    fixed = frozenset(offset + node for body, offset in swapped for node in body.pseudo_nodes)
+    return Union(union, tuple(offsets), tuple(instances), tuple(ties), tuple(loops), fixed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Record:
       converted: number of nodes with a 16-bit type attribute.
       total: number of nodes.
       flop_share: share (0 to 1) of the FLOPs of matrix multiplications and convolutions that run in 16 bit; 1 if there are none.
-      casts: number of Cast nodes added.
+      casts: number of casts that one run carries out, those in loops as often as the loop goes round (once, where the graph does not tell).
       seconds: wall-clock time of the conversion.
       kept: decisions for allowlist ops that stay in float32.
       unused_overrides: op types moved between lists that the program does not contain.
@@ -84,7 +84,7 @@ def _lines(record: Record) -> list[str]:
 
 
 def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
-    """Returns the record of `conversion`; FLOPs are counted from `shapes`, each body once."""
+    """Returns the record of `conversion`; FLOPs are counted from `shapes`."""
     return Record(
         conversion.root,
         conversion.format.name,
@@ -92,7 +92,7 @@ def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
         conversion.converted,
         conversion.total,
         flop_share(conversion, shapes),
-        conversion.casts,
+        conversion.casts_per_run,
         conversion.seconds,
         tuple(kept_allow_ops(conversion)),
         tuple(conversion.unused_overrides()),
@@ -109,14 +109,14 @@ def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
 
 
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
-    """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit; 1.0 if nothing is known of any."""
+    """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit, loops counted by their steps; 1.0 if nothing is known of any."""
     done = {True: 0.0, False: 0.0}
-    for result in conversion.bodies.values():
+    for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True):
         body = result.plan.body
         for node in body.proto_nodes:
             if body.ops[node] in FORMULAS and (known := shapes(result.function, body.names[node])) is not None:
                 converted = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
-                done[converted] += flops(body.protos[node], *known)
+                done[converted] += times * flops(body.protos[node], *known)
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0
 
 

@@ -1,0 +1,116 @@
+"""How often each part of a program runs in one run of the whole, where the graph tells.
+
+The graph tells it of a While that counts a constant up to a constant in steps of one, which is how `tf.while_loop` writes `maximum_iterations` and how
+Python's `range` comes out of AutoGraph; the gradient of such a loop goes round as often as the loop has counted. Of two limits the smaller one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tfmp import tf_api
+from tfmp.graph.view import Body, Edge
+from tfmp.program.program import Program
+from tfmp.program.unfold import Instance
+
+ADDITIONS = ("AddV2", "Add")
+
+
+def runs(program: Program, instances: Sequence[Instance]) -> list[int]:
+    """Returns how often each instance runs when the root runs once. A loop whose steps cannot be told counts as one step, a branch as taken.
+
+    An instance that several places share is counted for each of them; recursion is not followed.
+    """
+    counts = [0] * len(instances)
+    counts[: len(program.roots)] = [1] * len(program.roots)
+    bodies = [program.bodies[instance.function] for instance in instances]
+    for number, instance in enumerate(instances):
+        loops = _Loops(bodies, number, instance)
+        for node, callees in instance.calls.items():
+            steps = loops.steps(node) or 1
+            for callee in callees:
+                if callee.instance > number:
+                    counts[callee.instance] += counts[number] * (steps if callee.attr == "body" else steps + 1 if callee.attr == "cond" else 1)
+    return counts
+
+
+class _Loops:
+    """The loops of one instance."""
+
+    def __init__(self, bodies: Sequence[Body], number: int, instance: Instance) -> None:
+        self._outer, self._bodies, self._calls = bodies[number], bodies, instance.calls
+        self._known: dict[int, int | None] = {}
+
+    def steps(self, node: int) -> int | None:
+        """Returns the number of steps of the loop at `node`, or None if it is no loop or does not tell."""
+        if node not in self._known:
+            self._known[node] = None  # for a loop that depends on itself through what it carries
+            inside = {callee.attr: self._bodies[callee.instance] for callee in self._calls.get(node, ())}
+            if set(inside) == {"cond", "body"}:
+                self._known[node] = min((limit for limit in self._limits(node, inside["cond"], inside["body"]) if limit >= 0), default=None)
+        return self._known[node]
+
+    def _limits(self, node: int, condition: Body, body: Body) -> Iterator[int]:
+        for less in _conjuncts(condition, _result(condition, 0)):
+            (counter, _), (bound, _) = condition.inputs[less]
+            limit = _constant(condition, bound)
+            if limit is None and bound < condition.arguments and _result(body, bound) == bound:
+                limit = self._value(self._outer.inputs[node][bound])
+            if limit is not None and counter < condition.arguments and _counts_up(body, counter):
+                start = self._value(self._outer.inputs[node][counter])
+                if start is not None:
+                    yield limit - start
+
+    def _value(self, edge: Edge) -> int | None:
+        """Returns the integer that a tensor of the instance has: a constant, or what another loop has counted up to."""
+        source, port = edge
+        while self._outer.ops[source] == "Identity":
+            source, port = self._outer.inputs[source][0]
+        if source not in self._calls:
+            return _constant(self._outer, source)
+        steps = self.steps(source)
+        body = next((self._bodies[callee.instance] for callee in self._calls[source] if callee.attr == "body"), None)
+        if steps is None or body is None or not _counts_up(body, port):
+            return None
+        start = self._value(self._outer.inputs[source][port])
+        return None if start is None else start + steps
+
+
+def _conjuncts(body: Body, node: int) -> Iterator[int]:
+    """Yields the Less nodes that must all hold for `node` to hold."""
+    node = _source(body, node)
+    if body.ops[node] == "Less":
+        yield node
+    elif body.ops[node] == "LogicalAnd":
+        for part, _ in body.inputs[node]:
+            yield from _conjuncts(body, part)
+
+
+def _counts_up(body: Body, argument: int) -> bool:
+    """Returns whether `argument` of a loop's body comes out as itself plus one."""
+    node = _result(body, argument)
+    if body.ops[node] not in ADDITIONS:
+        return False
+    terms = [_source(body, term) for term, _ in body.inputs[node]]
+    return argument in terms and 1 in (_constant(body, term) for term in terms)
+
+
+def _result(body: Body, index: int) -> int:
+    return _source(body, len(body) - body.results + index)
+
+
+def _source(body: Body, node: int) -> int:
+    """Returns what `node`, if it only hands on a value, has it from."""
+    while body.ops[node] in ("Identity", "_Retval") and body.inputs[node]:
+        node = body.inputs[node][0][0]
+    return node
+
+
+def _constant(body: Body, node: int) -> int | None:
+    """Returns the value of an integer scalar constant, or None."""
+    node = _source(body, node)
+    proto = body.protos[node]
+    if proto is None or body.ops[node] != "Const":
+        return None
+    value = tf_api.read_tensor(proto.attr["value"].tensor)
+    return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
