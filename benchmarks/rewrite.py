@@ -3,7 +3,8 @@
     python benchmarks/rewrite.py [--nodes 300 3000 15000 60000] [--repeats 3]
 
 The step is a stack of dense layers with layer normalisation, its gradients and an SGD update, traced by `tf.function`. "rewrite" is everything that tfmp does
-to make it run: reading the definitions, colouring, editing, verifying and registering. The C++ pass gets the same graph through grappler's own entry point,
+to make it run: reading the definitions, colouring, editing, verifying and registering. Two more rows have 200 functions
+that call each other ten deep, and loops nested five deep, with their gradients. The C++ pass gets the same graph through grappler's own entry point,
 which needs the CUDA build of TensorFlow; elsewhere its column is empty.
 Times are CPU times of this process, which other work on the machine disturbs least.
 """
@@ -11,6 +12,8 @@ Times are CPU times of this process, which other work on the machine disturbs le
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import os
 import statistics
 import time
@@ -56,6 +59,46 @@ def training_step(layers: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor
     return step, [tf.ones([BATCH, WIDTH])]
 
 
+def nested_functions(chains: int, depth: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
+    """Returns an untraced step through `chains` functions one after the other, each of which calls another one, and so on, `depth` deep."""
+    weights = [tf.Variable(tf.random.stateless_normal([WIDTH, WIDTH], seed=[layer, 1]) / 4) for layer in range(chains * depth)]
+
+    def layer(index: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        inner = layer(index + 1) if (index + 1) % depth else tf.identity
+        return tf.function(lambda x: inner(tf.nn.relu(x @ weights[index])), autograph=False)
+
+    functions = [layer(chain * depth) for chain in range(chains)]
+    return with_gradient(lambda x: functools.reduce(lambda y, function: function(y), functions, x), weights), [tf.ones([BATCH, WIDTH])]
+
+
+def nested_loops(depth: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
+    """Returns an untraced step with `depth` loops, one in the other, and a product in each."""
+    weights = [tf.Variable(tf.random.stateless_normal([WIDTH, WIDTH], seed=[level, 2]) / 4) for level in range(depth)]
+
+    def loop(level: int, x: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            y = tf.tanh(y @ weights[level])
+            return step + 1, loop(level + 1, y) if level + 1 < depth else y
+
+        return tf.while_loop(lambda step, y: step < 2, body, [0, x], maximum_iterations=2)[1]
+
+    return with_gradient(lambda x: loop(0, x), weights), [tf.ones([BATCH, WIDTH])]
+
+
+def with_gradient(function: Callable[[tf.Tensor], tf.Tensor], weights: list[tf.Variable]) -> Callable[..., tf.Tensor]:
+    """Returns a training step of `function`, not traced yet."""
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(function(x))
+        for variable, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    return step
+
+
 def seconds(action: Callable[[], object], repeats: int) -> float:
     """Returns the median CPU time of `action` over `repeats` runs."""
     times = []
@@ -91,19 +134,35 @@ def cpp_pass(function: tf_api.ConcreteFunction) -> Callable[[], object]:
     return lambda: tf_optimizer.OptimizeGraph(config, meta)
 
 
-def measure(wanted: int, per_layer: float, repeats: int) -> tuple[int, float, float, float | None]:
-    """Returns nodes, and the CPU seconds of tracing, of the rewrite and of the C++ pass, for a step of about `wanted` nodes."""
-    step, arguments = training_step(max(1, round(wanted / per_layer)))
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measurement: nodes of the whole program, and CPU seconds; None where TensorFlow has no such pass here."""
+
+    name: str
+    nodes: int
+    tracing: float
+    own: float
+    theirs: float | None
+
+    def __str__(self) -> str:
+        """Returns the row of the table."""
+        cpp = f"{self.theirs:8.3f}s {self.theirs / self.nodes * 1e6:10.1f}" if self.theirs is not None else f"{'-':>9} {'-':>10}"
+        share = f"{self.own / self.tracing:10.1%} {self.own / self.nodes * 1e6:10.1f}"
+        return f"{self.name:22}{self.nodes:7d} {self.tracing:8.3f}s {self.own:8.3f}s {share} {cpp}"
+
+
+def measure(name: str, step: Callable[..., tf.Tensor], arguments: list[tf.Tensor], repeats: int) -> Row:
+    """Traces `step` and returns its row."""
     start = time.process_time()
     function = step.get_concrete_function(*arguments)
     tracing = time.process_time() - start
-    nodes = len(function.graph.get_operations())
+    nodes = convert_named(function.inference_fn.name, tf_api.function_definition, SETTINGS).total
     own = seconds(lambda: rewrite(function), repeats)
     try:
         theirs = seconds(cpp_pass(function), 1)
     except tf.errors.OpError:
         theirs = None
-    return nodes, tracing, own, theirs
+    return Row(name, nodes, tracing, own, theirs)
 
 
 def main() -> None:
@@ -116,11 +175,12 @@ def main() -> None:
     probe = step.get_concrete_function(*arguments)
     rewrite(probe)  # reads the kernel registry, once a process
     per_layer = len(probe.graph.get_operations()) / 4
-    print(f"{'nodes':>7} {'tracing':>9} {'rewrite':>9} {'of tracing':>11} {'us a node':>10} {'C++ pass':>9} {'us a node':>10}")
+    print(f"{'training step':22}{'nodes':>7} {'tracing':>9} {'rewrite':>9} {'of it':>10} {'us a node':>10} {'C++ pass':>9} {'us a node':>10}")
     for wanted in options.nodes:
-        nodes, tracing, own, theirs = measure(wanted, per_layer, options.repeats)
-        cpp = f"{theirs:8.3f}s {theirs / nodes * 1e6:10.1f}" if theirs is not None else f"{'-':>9} {'-':>10}"
-        print(f"{nodes:7d} {tracing:8.3f}s {own:8.3f}s {own / tracing:11.1%} {own / nodes * 1e6:10.1f} {cpp}", flush=True)
+        layers = max(1, round(wanted / per_layer))
+        print(measure(f"{layers} layers", *training_step(layers), options.repeats), flush=True)
+    print(measure("200 nested functions", *nested_functions(20, 10), options.repeats), flush=True)
+    print(measure("loops, 5 deep", *nested_loops(5), options.repeats), flush=True)
 
 
 if __name__ == "__main__":

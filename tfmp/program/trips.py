@@ -6,7 +6,8 @@ Python's `range` comes out of AutoGraph; the gradient of such a loop goes round 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp.graph.view import Body, Edge
@@ -14,6 +15,22 @@ from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 
 ADDITIONS = ("AddV2", "Add")
+
+ARITHMETIC: dict[str, Callable[..., int]] = {
+    "AddV2": operator.add,
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Maximum": max,
+    "Minimum": min,
+    "Cast": int,
+    "Neg": operator.neg,
+}
+"""Integer ops with which AutoGraph works out the length of a range, to what they do (TensorFlow's floor division and modulo are Python's)."""
+
+DIVISIONS = ("FloorDiv", "FloorMod")
 
 
 def runs(program: Program, instances: Sequence[Instance]) -> list[int]:
@@ -107,10 +124,14 @@ def _source(body: Body, node: int) -> int:
 
 
 def _constant(body: Body, node: int) -> int | None:
-    """Returns the value of an integer scalar constant, or None."""
+    """Returns the value of an integer scalar that is a constant or `ARITHMETIC` on constants, or None."""
     node = _source(body, node)
-    proto = body.protos[node]
-    if proto is None or body.ops[node] != "Const":
+    proto, op = body.protos[node], body.ops[node]
+    if proto is not None and op == "Const":
+        value = tf_api.read_tensor(proto.attr["value"].tensor)
+        return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
+    if op not in ARITHMETIC:
         return None
-    value = tf_api.read_tensor(proto.attr["value"].tensor)
-    return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
+    operands = [_constant(body, operand) for operand, _ in body.inputs[node]]
+    known = [operand for operand in operands if operand is not None]
+    return ARITHMETIC[op](*known) if len(known) == len(operands) and (op not in DIVISIONS or known[1]) else None
