@@ -67,9 +67,17 @@ def test_limit_that_comes_with_the_data_counts_as_one_step() -> None:
     assert counted(lambda x: loop(x, tf.cast(x[0, 0], tf.int32)), "while_body") == [1]
 
 
-def test_steps_of_two_are_not_taken_for_steps_of_one() -> None:
+@pytest.mark.parametrize(("start", "stride", "expected"), [(0, 2, 4), (0, 3, 3), (1, 3, 3), (7, 1, 1), (9, 1, 1)])
+def test_strides(start: int, stride: int, expected: int) -> None:
     def step(x: tf.Tensor) -> tf.Tensor:
-        return tf.while_loop(lambda i, y: i < 8, lambda i, y: (i + 2, y @ x), [0, x])[1]
+        return tf.while_loop(lambda i, y: i < 8, lambda i, y: (i + stride, y @ x), [start, x])[1]
+
+    assert counted(step, "while_body") == [max(1, len(range(start, 8, stride)))] == [expected]
+
+
+def test_counter_that_doubles_does_not_tell() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(lambda i, y: i < 8, lambda i, y: (i + i, y @ x), [1, x])[1]
 
     assert counted(step, "while_body") == [1]
 

@@ -1,6 +1,6 @@
 """How often each part of a program runs in one run of the whole, where the graph tells.
 
-The graph tells it of a While that counts a constant up to a constant in steps of one, which is how `tf.while_loop` writes `maximum_iterations` and how
+The graph tells it of a While that counts from a constant up to a constant in equal steps, which is how `tf.while_loop` writes `maximum_iterations` and how
 Python's `range` comes out of AutoGraph; the gradient of such a loop goes round as often as the loop has counted. Of two limits the smaller one counts.
 """
 
@@ -70,13 +70,29 @@ class _Loops:
     def _limits(self, node: int, condition: Body, body: Body) -> Iterator[int]:
         for less in _conjuncts(condition, _result(condition, 0)):
             (counter, _), (bound, _) = condition.inputs[less]
-            limit = _constant(condition, bound)
-            if limit is None and bound < condition.arguments and _result(body, bound) == bound:
-                limit = self._value(self._outer.inputs[node][bound])
-            if limit is not None and counter < condition.arguments and _counts_up(body, counter):
-                start = self._value(self._outer.inputs[node][counter])
-                if start is not None:
-                    yield limit - start
+            limit = self._invariant(node, condition, body, bound)
+            if limit is not None and counter < condition.arguments:
+                start, stride = self._value(self._outer.inputs[node][counter]), self._stride(node, body, counter)
+                if start is not None and stride > 0:
+                    yield -((start - limit) // stride)  # rounded up
+
+    def _stride(self, node: int, body: Body, argument: int) -> int:
+        """Returns by how much `argument` grows at every step of the loop at `node`, or 0 if that cannot be told."""
+        source = _result(body, argument)
+        if body.ops[source] not in ADDITIONS:
+            return 0
+        terms = [_source(body, term) for term, _ in body.inputs[source]]
+        if argument not in terms:
+            return 0
+        terms.remove(argument)
+        return self._invariant(node, body, body, terms[0]) or 0
+
+    def _invariant(self, node: int, inside: Body, body: Body, source: int) -> int | None:
+        """Returns the integer that `source` is in `inside` at every step: a constant, or what the loop carries unchanged."""
+        source = _source(inside, source)
+        if source < inside.arguments:
+            return self._value(self._outer.inputs[node][source]) if _result(body, source) == source else None
+        return _constant(inside, source)
 
     def _value(self, edge: Edge) -> int | None:
         """Returns the integer that a tensor of the instance has: a constant, or what another loop has counted up to."""
@@ -87,10 +103,10 @@ class _Loops:
             return _constant(self._outer, source)
         steps = self.steps(source)
         body = next((self._bodies[callee.instance] for callee in self._calls[source] if callee.attr == "body"), None)
-        if steps is None or body is None or not _counts_up(body, port):
+        if steps is None or body is None:
             return None
-        start = self._value(self._outer.inputs[source][port])
-        return None if start is None else start + steps
+        start, stride = self._value(self._outer.inputs[source][port]), self._stride(source, body, port)
+        return start + steps * stride if start is not None and stride else None
 
 
 def _conjuncts(body: Body, node: int) -> Iterator[int]:
@@ -101,15 +117,6 @@ def _conjuncts(body: Body, node: int) -> Iterator[int]:
     elif body.ops[node] == "LogicalAnd":
         for part, _ in body.inputs[node]:
             yield from _conjuncts(body, part)
-
-
-def _counts_up(body: Body, argument: int) -> bool:
-    """Returns whether `argument` of a loop's body comes out as itself plus one."""
-    node = _result(body, argument)
-    if body.ops[node] not in ADDITIONS:
-        return False
-    terms = [_source(body, term) for term, _ in body.inputs[node]]
-    return argument in terms and 1 in (_constant(body, term) for term in terms)
 
 
 def _result(body: Body, index: int) -> int:
