@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
@@ -118,10 +118,10 @@ class Conversion:
             replaced.setdefault(self.instances[function.instance].function, []).append(function.name)
         return with_functions(root.proto, [function.proto for function in functions], replaced)
 
-    def decisions(self) -> Iterator[Decision]:
-        """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order."""
+    def decisions(self, ops: Container[str] | None = None) -> Iterator[Decision]:
+        """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order; with `ops`, of these op types."""
         for colouring in self.colourings:
-            yield from decisions(colouring)
+            yield from decisions(colouring, ops)
 
     def unused_overrides(self) -> list[str]:
         """Returns the op types that the user moved between lists and that no body contains, sorted."""

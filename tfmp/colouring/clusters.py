@@ -58,9 +58,12 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     done: set[int] = set()
     if canvas.rules.follow_handles:
         _look_into_lists(canvas)
+        _leave_other_optionals(canvas)
     for node, op in enumerate(canvas.graph.body.ops):
         if ("TensorList" in op or op in OPTIONALS) and node not in done and canvas.processable[node] and _is_root(canvas, node):
             clusters.append(_cluster_of(canvas, node, done))
+        elif op in OPTIONALS and canvas.rules.follow_handles and node not in done:
+            canvas.keep(node, "list handle leaves the graph")  # several values behind one handle, as a dataset's iterator gives them
     for cluster in clusters:
         for vertex in cluster:
             if canvas.graph.op(vertex) in READERS:
@@ -77,6 +80,13 @@ def _look_into_lists(canvas: Canvas) -> None:
                 if graph.slot(vertex).attr and graph.dtype[vertex] == DT_VARIANT:
                     graph.add_edge(handle, vertex)
                     graph.add_edge(vertex, handle)
+
+
+def _leave_other_optionals(canvas: Canvas) -> None:
+    """Leaves optionals alone that hold anything but one float32 tensor, such as a batch of features and labels from an iterator."""
+    for node, op in enumerate(canvas.graph.body.ops):
+        if op in OPTIONALS and _element(canvas, node) is None:
+            canvas.leave(node, "list handle leaves the graph")
 
 
 def _is_root(canvas: Canvas, node: int) -> bool:

@@ -34,9 +34,11 @@ CARRIERS = frozenset({
 })  # fmt: skip
 """Ops that hand on the values of an input: a constant or an integer behind them is as dangerous as in front."""
 
+ROOTS = frozenset({"Rsqrt", "RsqrtGrad"})
+"""Ops on no list that make something large of an epsilon: where that is out of range, so is what they give to their readers."""
+
 ADDITIONS = frozenset({"Add", "AddN", "AddV2", "Sub"})
 
-READS = frozenset({"ReadVariableOp", "Variable", "VariableV2"})
 WRITE_STEMS = ("Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter")
 
 LARGEST_INTEGER = {10: 1, 4: 255, 6: 127, 5: 32767, 17: 65535}
@@ -99,6 +101,9 @@ def keep_constant_readers(canvas: Canvas) -> None:
     constants = [node for node, op in enumerate(body.ops) if op == "Const" and body.types[node] == [DT_FLOAT]]
     starts = [graph.first[node] for node in constants if _constant_rounds_badly(body.protos[node], canvas.rules.format)]
     _keep_readers(canvas, starts, "constant out of range", exempt=())
+    kept = [vertex for vertex, reason in canvas.reasons.items() if reason.rule == "constant out of range"]
+    for vertex, origin in reach(kept, (graph.fanout,), lambda v: graph.op(v) in ROOTS and canvas.is_float32(v)):
+        canvas.keep(graph.node_of[vertex], "constant out of range", origin)
 
 
 def keep_integer_readers(canvas: Canvas) -> None:
@@ -156,24 +161,20 @@ class _Filtered(Sequence[Sequence[int]]):
 
 
 def keep_weight_updates(canvas: Canvas) -> None:
-    """Keeps in float32 the elementwise arithmetic between a variable's read and a write: master weights, optimizer slots, moving averages.
+    """Keeps in float32 the elementwise arithmetic that ends in the write of a variable: master weights, optimizer slots, moving averages.
 
-    TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul).
+    TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul), and a step of `1e-4 * g` to
+    nothing.
     """
     graph = canvas.graph
-    reads: list[int] = []
-    writes: list[int] = []
-    relevant = {op: op in READS for op in set(graph.body.ops) if op in READS or op.startswith(WRITE_STEMS)}
-    for node, op in enumerate(graph.body.ops):
-        if op in relevant:
-            (reads if relevant[op] else writes).extend(v for v in graph.vertices(node) if canvas.is_float32(v))
+    ops = {op for op in set(graph.body.ops) if op.startswith(WRITE_STEMS)}
+    writes = [v for node, op in enumerate(graph.body.ops) if op in ops for v in graph.vertices(node) if canvas.is_float32(v)]
 
     def enter(vertex: int) -> bool:
         return graph.op(vertex) in ELEMENTWISE and canvas.is_float32(vertex)
 
-    from_read = {vertex for vertex, _ in reach(reads, (graph.fanout,), enter)}
     for vertex, origin in reach(writes, (graph.fanin,), enter):
-        if vertex in from_read and graph.op(vertex) in ELEMENTWISE:
+        if graph.op(vertex) in ELEMENTWISE:
             canvas.keep(graph.node_of[vertex], "weight update", origin)
 
 
@@ -199,12 +200,12 @@ def _small_rounds_badly(tensor: bytes, target: FloatFormat) -> bool:
 
 
 def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:
-    """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value zero or one that
-    is not 1 into 1. `values` is float32.
+    """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value so small that
+    nothing can be divided by it (its reciprocal is infinite in `target`), or one that is not 1 into 1. `values` is float32.
     """
     rounded = tf_api.rounded(values, target.number)
     if np.any(np.isfinite(values) & ~np.isfinite(rounded)):
         return True
-    vanished = (rounded == 0) & (values != 0)
+    vanished = (np.abs(rounded) < 1 / target.largest) & (values != 0)
     became_one = (np.abs(rounded) == 1) & (np.abs(values) != 1)
     return values.size <= FEW and bool(np.any(vanished | became_one))

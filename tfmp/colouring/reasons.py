@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT
@@ -70,17 +70,20 @@ class Decision:
         return f"{self.op}: {WORDS[self.rule]}{via}"
 
 
-def decisions(colouring: Colouring) -> Iterator[Decision]:
-    """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times."""
+def decisions(colouring: Colouring, ops: Container[str] | None = None) -> Iterator[Decision]:
+    """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times.
+
+    With `ops`, only those of nodes of these op types.
+    """
     graph, union = colouring.graph, colouring.union
     body = graph.body
-    for vertex, dtype in enumerate(graph.dtype):
-        if dtype == DT_FLOAT:
-            node = graph.node_of[vertex]
-            rule, cause = _why(colouring, vertex)
-            origin = body.names[graph.node_of[cause]] if cause >= 0 else ""
-            function = union.instances[bisect.bisect_right(union.offsets, node) - 1].function
-            yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), rule, origin)
+    for node, op in enumerate(body.ops):
+        for vertex in graph.vertices(node) if ops is None or op in ops else ():
+            if graph.dtype[vertex] == DT_FLOAT:
+                rule, cause = _why(colouring, vertex)
+                origin = body.names[graph.node_of[cause]] if cause >= 0 else ""
+                function = union.instances[bisect.bisect_right(union.offsets, node) - 1].function
+                yield Decision(function, body.names[node], op, str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), rule, origin)
 
 
 def _why(colouring: Colouring, vertex: int) -> tuple[str, int]:

@@ -101,11 +101,9 @@ def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
 
 def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
     """Yields the decision of every float32 allowlist node that stays in float32, with its reason; its fixed types are not counted."""
-    allow = conversion.lists.ops(ALLOW)
-    if any(op in allow for body in conversion.bodies.values() for op in body.plan.body.ops):
-        for decision in conversion.decisions():
-            if decision.op in allow and not decision.converted and not decision.attribute.startswith("fixed"):
-                yield decision
+    for decision in conversion.decisions(conversion.lists.ops(ALLOW)):
+        if not decision.converted and not decision.attribute.startswith("fixed"):
+            yield decision
 
 
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
