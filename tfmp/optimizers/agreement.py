@@ -31,7 +31,7 @@ def check_strategy() -> None:
     if "TPU" in name:
         reason = "A TPU computes in bfloat16, which has float32's exponent range and needs no loss scale."
     else:
-        reason = "Its workers do not step together, so they cannot agree on skipping a step or on one scale."
+        reason = "Its replicas do not step together on mirrored variables, so they cannot agree on skipping a step or on one scale."
     raise ValueError(
         f"Loss scaling does not work under {name}. {reason} Use MirroredStrategy or MultiWorkerMirroredStrategy, "
         "or bfloat16 with loss_scale=None."
@@ -45,7 +45,7 @@ def replica_count() -> int:
 
 def step_together(
     gradients: Sequence[Any],
-    nonfinite: tf.Tensor,
+    finite: tf.Tensor,
     take: Callable[[Sequence[Any]], Any],
     settle: Callable[[bool, tf.Tensor], Sequence[Any]],
 ) -> tf.Tensor:
@@ -53,53 +53,61 @@ def step_together(
 
     Args:
         gradients: what `take` gets.
-        nonfinite: float32, one element per gradient, positive where it is not finite on this replica.
+        finite: bool, shape [any], what must hold on this replica.
         take: applies the gradients; called in replica context on every replica, or not at all.
-        settle: called once with whether the step was taken and with `nonfinite` summed over the replicas, in
-            cross-replica context where the strategy has one; returns the assignments it made.
+        settle: called with whether the step was taken and with `finite` of all replicas together, in cross-replica
+            context where the strategy has one; returns the assignments it made.
 
     Returns:
         bool scalar, the same on all replicas: whether the step was taken. In a Session, running it runs the step.
 
     Raises:
-        ValueError: called outside of a replica context, or in a function compiled by XLA for several CPU devices.
+        ValueError: called outside of a replica context, under a strategy whose replicas do not run in step, or in a function compiled by XLA
+            for several CPU devices.
     """
     if tf.distribute.in_cross_replica_context():
         raise ValueError(
             "Gradients must be applied in replica context: call the training step through strategy.run(step, ...)."
         )
     if not tf.distribute.has_strategy():
-        return _branch(nonfinite, lambda: take(gradients), settle)
+        return _branch(finite, lambda: take(gradients), settle)
+    check_strategy()
     replica = tf.distribute.get_replica_context()
     if tf.__internal__.distribute.strategy_supports_no_merge_call():
         if replica_count() > 1:
-            nonfinite = replica.all_reduce("SUM", nonfinite)
-        return _branch(nonfinite, lambda: take(gradients), settle)
-    _check_not_compiled()
+            finite = replica.all_reduce("SUM", _count_failures(finite)) == 0
+        return _branch(finite, lambda: take(gradients), settle)
+    if replica_count() > 1:
+        _check_not_compiled()
 
     # The optimizers merge-call too, which TensorFlow forbids inside a cond of a replica. So the replicas merge first,
     # the cond stands in cross-replica context, and its branch goes back to the replicas.
-    def decide(strategy: Any, gradients: Sequence[Any], nonfinite: Any) -> tf.Tensor:
+    def decide(strategy: Any, gradients: Sequence[Any], failures: Any) -> tf.Tensor:
         def take_on_every_replica() -> Sequence[Any]:
             effects = strategy.extended.call_for_each_replica(take, args=(gradients,))
             return strategy.experimental_local_results(effects)
 
-        return _branch(strategy.reduce("SUM", nonfinite, axis=None), take_on_every_replica, settle)
+        return _branch(strategy.reduce("SUM", failures, axis=None) == 0, take_on_every_replica, settle)
 
-    return replica.merge_call(decide, args=(gradients, nonfinite))
+    return replica.merge_call(decide, args=(gradients, _count_failures(finite)))
 
 
 def _branch(
-    nonfinite: tf.Tensor, take: Callable[[], Any], settle: Callable[[bool, tf.Tensor], Sequence[Any]]
+    finite: tf.Tensor, take: Callable[[], Any], settle: Callable[[bool, tf.Tensor], Sequence[Any]]
 ) -> tf.Tensor:
     def good() -> tf.Tensor:
         effects = take()
-        return _after([effects, settle(True, nonfinite)], True)
+        return _after([effects, settle(True, finite)], True)
 
     def skip() -> tf.Tensor:
-        return _after(settle(False, nonfinite), False)
+        return _after(settle(False, finite), False)
 
-    return tf.cond(tf.reduce_sum(nonfinite) > 0, skip, good)
+    return tf.cond(tf.reduce_all(finite), good, skip)
+
+
+def _count_failures(finite: tf.Tensor) -> tf.Tensor:
+    """Returns 0.0 and 1.0 for true and false: float32, because collectives sum it on every device."""
+    return tf.cast(tf.logical_not(finite), tf.float32)
 
 
 def _after(effects: Any, value: bool) -> tf.Tensor:

@@ -6,12 +6,12 @@ A gradient is a tensor, an `IndexedSlices` (kept sparse: only its values are tou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 #: A gradient as TensorFlow hands it out.
-Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 _SIXTEEN_BIT = (tf.float16, tf.bfloat16)
 
@@ -48,8 +48,8 @@ def unscale(gradients: Sequence[Gradient], scale: tf.Tensor, *, widen: bool) -> 
     return [_map_values(gradient, lambda values: times(values, widen)) for gradient in gradients]
 
 
-def count_nonfinite(gradients: Sequence[Gradient], scale: tf.Tensor | None = None, replicas: int = 1) -> tf.Tensor:
-    """Returns 1.0 for each gradient with an infinite or NaN element and 0.0 for the others.
+def finite_each(gradients: Sequence[Gradient], scale: tf.Tensor | None = None, replicas: int = 1) -> tf.Tensor:
+    """Returns for each gradient whether all its elements are finite.
 
     Each gradient is read once; nothing leaves the device.
 
@@ -60,16 +60,20 @@ def count_nonfinite(gradients: Sequence[Gradient], scale: tf.Tensor | None = Non
         replicas: number of replicas the gradients will be summed over.
 
     Returns:
-        float32, shape [number of gradients that are not None].
+        bool, shape [number of gradients that are not None].
     """
     present = [values_of(gradient) for gradient in gradients if gradient is not None]
     if not present:
-        return tf.zeros([0], tf.float32)
+        return tf.zeros([0], tf.bool)
     if scale is not None:
         times = _Multiplier(float(replicas), scale)
         present = [times(values, widen=False) for values in present]
-    finite = [tf.reduce_all(_is_finite(values)) for values in present]
-    return tf.cast(tf.logical_not(tf.stack(finite)), tf.float32)
+    return tf.stack([tf.reduce_all(_is_finite(values)) for values in present])
+
+
+def cast_like(gradient: Gradient, variable: Any) -> Gradient:
+    """Returns the gradient in the dtype of its variable."""
+    return _map_values(gradient, lambda values: tf.cast(values, variable.dtype.base_dtype))
 
 
 def values_of(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:

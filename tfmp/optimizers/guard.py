@@ -5,15 +5,24 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
+from absl import logging
 
-from tfmp.optimizers import agreement, gradients as gradient_rules
+from tfmp.optimizers import agreement
+from tfmp.optimizers import gradients as gradient_rules
 from tfmp.optimizers.gradients import Gradient
 from tfmp.optimizers.loss_scale import STATE_FIELDS, ScaleState, initial_state, next_state
 from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
 from tfmp.optimizers.state import TENSORS, ScaleVariables
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_written(function: _Function) -> _Function:
+    """Returns the function marked so that AutoGraph does not translate it, nor what it calls, inside a user's `tf.function`."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 class Readings:
@@ -58,7 +67,8 @@ class Readings:
 
     def loss_scale_state(self) -> ScaleState:
         """Returns the whole state of the scale in Python numbers. Eager only."""
-        return ScaleState(**{field: value.numpy().item() for field, value in vars(self._guard.state()).items()})
+        variables = self._guard.variables
+        return initial_state(self._guard.policy) if variables is None else variables.numbers()
 
 
 @dataclass(frozen=True)
@@ -66,12 +76,12 @@ class Unscaled:
     """Gradients that were unscaled and tested ahead of the step.
 
     Attributes:
-        gradients: what `Guard.unscale` returned.
-        nonfinite: float32, one element per gradient that is not None, 1.0 where it is not finite.
+        gradients: the unscaled gradients, in the order and with the Nones they came with.
+        finite: bool, for each gradient that is not None whether it is finite on this replica.
     """
 
-    gradients: tuple[Gradient, ...]
-    nonfinite: tf.Tensor
+    gradients: list[Gradient]
+    finite: tf.Tensor
 
 
 class Guard:
@@ -91,6 +101,8 @@ class Guard:
         self.policy = policy
         self.variables: ScaleVariables | None = None
         self._names: tuple[str, ...] = ()
+        self._scaled_a_loss = False
+        self._warned = False
         self._ahead: weakref.WeakKeyDictionary[Any, list[Unscaled]] = weakref.WeakKeyDictionary()
         if policy.active:
             agreement.check_strategy()
@@ -121,33 +133,39 @@ class Guard:
         place = int(self.value("last_bad_gradient"))
         return self._names[place] if 0 <= place < len(self._names) else ""
 
+    @as_written
     def scale_loss(self, loss: Any) -> Any:
         """Returns the loss times the scale; for a function that returns a loss, such a function.
 
         A 16-bit loss comes back in float32. If the policy is not active the loss comes back as it is.
         """
+        self._scaled_a_loss = True
         if callable(loss):
             return lambda: self.scale_loss(loss())
         return gradient_rules.scale_loss(loss, self.scale) if self.policy.active else loss
 
+    @as_written
     def unscale(self, gradients: Sequence[Gradient], *, widen: bool) -> Unscaled:
         """Returns the gradients divided by the scale, tested; see `gradients.unscale`."""
         if not self.policy.active:
-            return Unscaled(tuple(gradients), tf.zeros([0], tf.float32))
+            return Unscaled(list(gradients), tf.zeros([0], tf.bool))
         unscaled = gradient_rules.unscale(gradients, self.scale, widen=widen)
-        return Unscaled(tuple(unscaled), self._test(unscaled, scaled=False))
+        return Unscaled(unscaled, self._test(unscaled, scaled=False))
 
     def unscale_ahead(self, gradients: Sequence[Gradient], *, widen: bool) -> list[Gradient]:
         """Like `unscale`, and remembers the result until `take_ahead` asks for it in the same graph."""
+        if not self.policy.active:
+            return list(gradients)
         unscaled = self.unscale(gradients, widen=widen)
         self._ahead.setdefault(_graph(), []).append(unscaled)
-        return list(unscaled.gradients)
+        return unscaled.gradients
 
     def take_ahead(self) -> Unscaled | None:
         """Returns and forgets the oldest result of `unscale_ahead` in this graph; None if there is none."""
         waiting = self._ahead.get(_graph())
         return waiting.pop(0) if waiting else None
 
+    @as_written
     def apply(
         self,
         gradients: Sequence[Gradient],
@@ -155,6 +173,7 @@ class Guard:
         *,
         scaled: bool,
         ahead: Unscaled | None = None,
+        reduced: bool = False,
         names: Sequence[str] = (),
     ) -> Any:
         """Calls `take(gradients)` on all replicas or on none, and moves the scale.
@@ -165,47 +184,82 @@ class Guard:
             scaled: whether the gradients are still multiplied by the scale, so that `take` has to unscale them.
             ahead: what `unscale` found. Gradients that come straight from it are not tested again; if others come (the
                 caller clipped them, say), both are tested, so that no clipping can hide an overflow.
+            reduced: whether the gradients are already summed over the replicas.
             names: name of each gradient's variable, for reports.
 
         Returns:
             What `take` returned if no step is ever skipped; else a bool scalar, whether the step was taken.
+
+        Raises:
+            ValueError: all gradients are None, or the call is not in replica context.
         """
+        if not self.policy.active:
+            return take(gradients)
+        self._check_use(gradients, scaled or ahead is not None, names)
         if not self.policy.skip_nonfinite:
             return take(gradients)
-        places = _places(gradients)
-        if ahead is None:
-            nonfinite = self._test(gradients, scaled)
-        elif _same(gradients, ahead.gradients):
-            nonfinite = ahead.nonfinite
-        else:
-            nonfinite = tf.concat([self._test(gradients, scaled), ahead.nonfinite], axis=0)
-            places = places + _places(ahead.gradients)
+        finite, places = self._finite(gradients, scaled, ahead, reduced)
         self._names = tuple(names) or self._names
         return agreement.step_together(
-            gradients, nonfinite, take, lambda finite, total: self.settle(finite, total, places)
+            gradients, finite, take, lambda taken, finite: self._settle(taken, finite, places)
         )
 
-    def settle(self, finite: bool, nonfinite: tf.Tensor, places: Sequence[int]) -> list[Any]:
-        """Moves the state by one step; returns the assignments.
+    @as_written
+    def step(self, gradients: Sequence[Gradient], take: Callable[[Sequence[Gradient]], Any], ahead: Unscaled) -> Any:
+        """Like `apply`, but leaves the scale alone, for several steps before one `update`."""
+        if not self.policy.skip_nonfinite:
+            return take(gradients)
+        finite, _ = self._finite(gradients, False, ahead, False)
+        return agreement.step_together(gradients, finite, take, lambda taken, finite: [])
 
-        Args:
-            finite: whether the step was taken.
-            nonfinite: float32, positive for each non-finite gradient.
-            places: what to record as the place of each gradient.
-        """
-        if self.variables is None:
+    @as_written
+    def update(self, unscaled: Sequence[Unscaled]) -> Any:
+        """Moves the scale once for all these gradients together; returns whether all were finite, bool scalar."""
+        if not self.policy.skip_nonfinite:
+            return tf.constant(True)
+        finite = tf.concat([part.finite for part in unscaled], axis=0)
+        places = list(range(finite.shape[0]))
+        return agreement.step_together(
+            [], finite, lambda gradients: None, lambda taken, finite: self._settle(taken, finite, places)
+        )
+
+    def _settle(self, taken: bool, finite: tf.Tensor, places: Sequence[int]) -> list[Any]:
+        """Moves the state by one step and returns the assignments; `finite` is read only if it was not taken."""
+        variables = self.variables
+        if variables is None:
             return []
-        bad = None if finite else tf.gather(tf.constant(places, tf.int64), tf.argmax(nonfinite > 0))
-        before = self.variables.state(history=not finite or self.policy.hysteresis > 1)
-        return self.variables.assign(next_state(self.policy, before, finite, bad, TENSORS))
+        bad = None if taken else tf.gather(tf.constant(places, tf.int64), tf.argmin(tf.cast(finite, tf.int32)))
+        before = variables.state(history=not taken or self.policy.hysteresis > 1)
+        return variables.assign(next_state(self.policy, before, taken, bad, TENSORS))
 
-    def _test(self, gradients: Sequence[Gradient], scaled: bool) -> tf.Tensor:
-        replicas = agreement.replica_count()
+    def _check_use(self, gradients: Sequence[Gradient], unscaling: bool, names: Sequence[str]) -> None:
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(
+                f"No gradients provided for any variable: all of {list(names)} have the gradient None. The loss scale is "
+                "unchanged. Is the loss computed from these variables, under the gradient tape?"
+            )
+        if not (self._scaled_a_loss and unscaling) and not self._warned:
+            self._warned = True
+            logging.warning(_NOT_SCALED)
+
+    def _finite(
+        self, gradients: Sequence[Gradient], scaled: bool, ahead: Unscaled | None, reduced: bool
+    ) -> tuple[tf.Tensor, list[int]]:
+        """Returns what must be true for the step to be taken, and the place of the gradient each element is about."""
+        if ahead is None:
+            return self._test(gradients, scaled, reduced), _places(gradients)
+        if _same(gradients, ahead.gradients):
+            return ahead.finite, _places(gradients)
+        tested = self._test(gradients, scaled, reduced)
+        return tf.concat([tested, ahead.finite], axis=0), _places(gradients) + _places(ahead.gradients)
+
+    def _test(self, gradients: Sequence[Gradient], scaled: bool, reduced: bool = False) -> tf.Tensor:
+        replicas = 1 if reduced else agreement.replica_count()
         # Dividing by a scale of at least 1 cannot make a finite number infinite: no need to divide for the test.
         if replicas == 1 and (not scaled or self.policy.minimum >= 1):
-            return gradient_rules.count_nonfinite(gradients)
+            return gradient_rules.finite_each(gradients)
         scale = self.scale if scaled else tf.constant(1.0)
-        return gradient_rules.count_nonfinite(gradients, scale, replicas)
+        return gradient_rules.finite_each(gradients, scale, replicas)
 
 
 def _places(gradients: Sequence[Gradient]) -> list[int]:
@@ -227,3 +281,9 @@ class _Eager:
 
 
 _EAGER = _Eager()
+
+_NOT_SCALED = (
+    "Gradients are applied of a loss that was not scaled, or that were not unscaled, so loss scaling has no effect or a "
+    "wrong one. Scale the loss under the gradient tape (Keras 3: optimizer.scale_loss; tf_keras and v1: get_scaled_loss on the "
+    "loss and get_unscaled_gradients on the gradients), or use minimize or fit, or wrap with loss_scale=None."
+)

@@ -7,56 +7,28 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from tfmp.optimizers import gradients as gradient_rules
-from tfmp.optimizers.guard import Guard, Readings
+from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error
+from tfmp.optimizers.guard import Guard, as_written
+from tfmp.optimizers.monitor import MonitorRules
 from tfmp.optimizers.policies import as_policy, policy_config
-from tfmp.optimizers.state import ScaleVariables
-
-#: Attributes under which the inner optimizer hangs. Keras's file format saves every optimizer it finds in `dir`; the
-#: inner one's variables are already saved as the wrapper's own, so that a file fits the unwrapped optimizer too.
-_NOT_SAVED = frozenset({"inner_optimizer", "_trackable"})
+from tfmp.optimizers.records import ScaleRecord
 
 #: Public attributes of Keras's optimizer base class that belong to the wrapper, not to the inner optimizer.
 _OWN = frozenset({"name", "built", "inner_optimizer", "initial_scale", "dynamic_growth_steps"})
 
 
-class LossScaleRecord(keras.metrics.Metric):
-    """Carries the scale's state in `.keras` and `.weights.h5` files, beside the variables of the optimizer.
+class LossScaleRecord(ScaleRecord, keras.metrics.Metric):
+    """Carries the scale's state in Keras 3 files."""
 
-    As a metric its result is the current loss scale, and it takes no part in `compile(metrics=...)`.
-    """
 
-    def __init__(self, variables: ScaleVariables) -> None:
-        """Reads from and writes to `variables`; has none of its own."""
-        super().__init__(name="loss_scale")
-        self._state = variables
-
-    def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: only the optimizer moves the scale."""
-
-    def reset_state(self) -> None:
-        """Does nothing: the scale lives longer than an epoch."""
-
-    def result(self) -> tf.Tensor:
-        """Returns the current loss scale, float32 scalar."""
-        return self._state.value("scale")
-
-    def save_own_variables(self, store: Any) -> None:
-        """Writes the state into a Keras variable store."""
-        self._state.save_to(store)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Reads the state from a Keras variable store; a file without it leaves the state alone and is noted."""
-        if not self._state.load_from(store):
-            logging.info("The file holds no loss scale (saved without loss scaling); the scale keeps its value.")
+class LossScaleMonitor(MonitorRules, keras.callbacks.Callback):
+    """A Keras 3 callback that watches the loss scale of the model's optimizer; see `MonitorRules`."""
 
 
 @keras.saving.register_keras_serializable(package="tfmp", name="LossScaleOptimizer")
-class LossScaleOptimizer(
-    Readings, tf.__internal__.tracking.DelegatingTrackableMixin, keras.optimizers.LossScaleOptimizer
-):
+class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
     """A Keras 3 optimizer under a loss scale that cannot die.
 
     A drop-in for `keras.optimizers.LossScaleOptimizer`, and an instance of it. `compile` and `fit` need nothing else;
@@ -71,8 +43,10 @@ class LossScaleOptimizer(
     they can be exchanged with the unwrapped optimizer both ways.
     """
 
-    # TensorFlow's checkpoints see the inner optimizer through the mixin; tracking the wrapper's attributes as well would
-    # add them to the inner one.
+    _inner_attribute = "inner_optimizer"
+    casts_gradients = True
+
+    # The attributes of the wrapper are not tracked for checkpoints, which see the inner optimizer through the proxy.
     _self_setattr_tracking = False
 
     def __init__(
@@ -94,46 +68,26 @@ class LossScaleOptimizer(
             ValueError: `inner_optimizer` is already wrapped, or the current strategy cannot scale losses.
         """
         _check_inner(inner_optimizer)
-        guard = Guard(as_policy(loss_scale))
-        # Not by attribute assignment, which Keras refuses before its own constructor has run.
-        self.__dict__["_trackable"] = inner_optimizer
+        policy = as_policy(loss_scale)
+        self._attach(inner_optimizer, Guard(policy))
         keras.optimizers.LossScaleOptimizer.__init__(
-            self,
-            inner_optimizer,
-            initial_scale=guard.policy.initial,
-            dynamic_growth_steps=guard.policy.growth_interval,
-            name=name,
+            self, inner_optimizer, initial_scale=policy.initial, dynamic_growth_steps=policy.growth_interval, name=name
         )
         # Keras's constructor gave the wrapper hyperparameters of its own (clipnorm=None, use_ema=False, ...), which would
         # hide the inner optimizer's.
         for attribute in set(vars(self)) & set(dir(inner_optimizer)) - _OWN:
             if not attribute.startswith("_"):
                 del self.__dict__[attribute]
-        self._guard = guard
-        self._scaled_a_loss = False
-        if guard.variables is not None:
-            self.loss_scale_record = LossScaleRecord(guard.variables)
-            self._track_trackable(guard.variables, "loss_scale")
+        self.loss_scale_record = None
+        if self._guard.variables is not None:
+            self.loss_scale_record = LossScaleRecord(self._guard.variables)
 
-    def __getattr__(self, name: str) -> Any:
-        """Reads what the wrapper does not have from the inner optimizer."""
-        inner = self.__dict__.get("inner_optimizer")
-        if inner is None or name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Sets what only the inner optimizer has on the inner optimizer."""
-        inner = self.__dict__.get("inner_optimizer")
-        own = inner is None or name in self.__dict__ or hasattr(type(self), name)
-        if own or not hasattr(inner, name):
-            super().__setattr__(name, value)
-        else:
-            setattr(inner, name, value)
-
-    def __dir__(self) -> list[str]:
-        """Lists the attributes without those under which Keras would save the inner optimizer a second time."""
-        return [name for name in super().__dir__() if name not in _NOT_SAVED]
+    @staticmethod
+    def create_slots(optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Builds the optimizer for the variables of the pairs, if it is not built yet."""
+        if not optimizer.built:
+            with tf.init_scope(), keras.name_scope(optimizer.name, caller=optimizer):
+                optimizer.build([variable for _, variable in pairs])
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the variables of the inner optimizer for these trainable variables."""
@@ -162,7 +116,6 @@ class LossScaleOptimizer(
 
     def scale_loss(self, loss: Any) -> Any:
         """Returns the loss times the scale (float32 for a 16-bit loss); a function of a loss likewise."""
-        self._scaled_a_loss = True
         return self._guard.scale_loss(loss)
 
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -183,6 +136,7 @@ class LossScaleOptimizer(
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
+    @as_written
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Takes one step, or skips it if a gradient of any replica is not finite.
 
@@ -196,28 +150,23 @@ class LossScaleOptimizer(
         gradients = list(grads)
         if not gradients:
             return
-        variables = self.inner_optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        variables = list(variables)
+        variables = list(self.inner_optimizer._trainable_variables if trainable_variables is None else trainable_variables)
         if not self.built:
-            with keras.name_scope(self.name, caller=self):
-                self.build(variables)
+            self.create_slots(self.inner_optimizer, list(zip(gradients, variables, strict=True)))
+            self.built = True
         if not self._guard.policy.active:
             self.inner_optimizer.apply(gradients, trainable_variables)
             return
-        if all(gradient is None for gradient in gradients):
-            raise ValueError("No gradients provided for any variable: all gradients are None. The loss scale is unchanged.")
         self._apply_scaled(gradients, variables, trainable_variables)
 
     def _apply_scaled(self, gradients: list[Any], variables: list[Any], given: Sequence[Any] | None) -> None:
         ahead = self._guard.take_ahead()
-        if ahead is None and not self._scaled_a_loss:
-            logging.log_first_n(logging.WARNING, _NEVER_SCALED, 1, self.name)
         overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
 
         def take(gradients: Sequence[Any]) -> None:
             if ahead is None:
                 unscaled = gradient_rules.unscale(gradients, self.scale, widen=True)
-                gradients = [old if keep else new for old, new, keep in zip(gradients, unscaled, overwritten)]
+                gradients = [old if keep else new for old, new, keep in zip(gradients, unscaled, overwritten, strict=True)]
             self.inner_optimizer.apply(gradients, given)
 
         names = [getattr(variable, "path", variable.name) for variable in variables]
@@ -245,7 +194,7 @@ class LossScaleOptimizer(
         """Assigns values to `variables`, in order; the state of the scale may be left out."""
         inner = len(self.inner_optimizer.variables)
         self.inner_optimizer.set_weights(weights[:inner])
-        for variable, weight in zip(self.variables[inner:], weights[inner:]):
+        for variable, weight in zip(self.variables[inner:], weights[inner:], strict=False):
             variable.assign(weight)
 
     def save_own_variables(self, store: Any) -> None:
@@ -280,13 +229,5 @@ def _check_inner(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"inner_optimizer={optimizer!r} is a {type(optimizer).__name__}, not a Keras 3 optimizer.")
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ValueError(
-            f"{type(optimizer).__name__} {optimizer.name!r} already scales the loss; scaling twice would divide the "
-            "gradients by one scale too many. Wrap its inner_optimizer instead."
-        )
+        raise already_wrapped_error(optimizer)
 
-
-_NEVER_SCALED = (
-    "%s: gradients are applied, but the loss was never scaled, so they will be divided by a scale they were not multiplied "
-    "by. Use loss = optimizer.scale_loss(loss) under the gradient tape, or loss_scale=None."
-)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, TypeAlias
 
 #: A growth interval no training reaches: 2^62 steps fit into the int64 counters.
 NEVER = 2**62
@@ -130,10 +130,10 @@ class NoLossScale:
 
 
 #: Any of the three policy records.
-LossScalePolicy = Union[DynamicLossScale, FixedLossScale, NoLossScale]
+LossScalePolicy: TypeAlias = DynamicLossScale | FixedLossScale | NoLossScale
 
 #: The policies by the name they have in a saved configuration.
-POLICIES: Mapping[str, type] = {policy.name: policy for policy in (DynamicLossScale, FixedLossScale, NoLossScale)}
+POLICIES: Mapping[str, Callable[..., LossScalePolicy]] = {policy.name: policy for policy in (DynamicLossScale, FixedLossScale, NoLossScale)}
 
 
 def as_policy(loss_scale: Any) -> LossScalePolicy:
@@ -149,7 +149,7 @@ def as_policy(loss_scale: Any) -> LossScalePolicy:
         TypeError: it is none of these.
         ValueError: it is a string other than "dynamic", or a number out of range.
     """
-    if isinstance(loss_scale, tuple(POLICIES.values())):
+    if isinstance(loss_scale, DynamicLossScale | FixedLossScale | NoLossScale):
         return loss_scale
     if loss_scale is None:
         return NoLossScale()
@@ -211,9 +211,10 @@ def _number(owner: str, name: str, value: Any) -> float:
 def _count(owner: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{owner}: {name}={value!r} must be an integer, but is a {type(value).__name__}.")
-    if not 1 <= value <= NEVER:
-        raise ValueError(f"{owner}: {name}={value} must be at least 1 and at most 2^62.")
-    return int(value)
+    count = int(value)
+    if not 1 <= count <= NEVER:
+        raise ValueError(f"{owner}: {name}={count} must be at least 1 and at most 2^62.")
+    return count
 
 
 def _within(owner: str, name: str, value: float, low: float, high: float, meaning: str = "") -> None:

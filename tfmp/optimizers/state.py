@@ -50,6 +50,10 @@ class ScaleVariables(tf.Module):
         fields = tf.unstack(self.history.read_value()) if history else [None] * len(HISTORY_FIELDS)
         return ScaleState(self.current_loss_scale.read_value(), self.good_steps.read_value(), *fields)
 
+    def numbers(self) -> ScaleState:
+        """Returns the state in Python numbers; only where TensorFlow executes eagerly."""
+        return ScaleState(self.current_loss_scale.numpy().item(), self.good_steps.numpy().item(), *self.history.numpy().tolist())
+
     def value(self, field: str) -> tf.Tensor:
         """Returns one field of the state as a scalar tensor."""
         if field in HISTORY_FIELDS:
@@ -68,7 +72,7 @@ class ScaleVariables(tf.Module):
             values.append(tf.stack([tf.cast(value, tf.int64) for value in history]))
         # All new values first: a Session keeps no order between a read and an assignment of one variable.
         with tf.control_dependencies([] if tf.executing_eagerly() else values):
-            return [variable.assign(value) for variable, value in zip(self.all(), values)]
+            return [variable.assign(value) for variable, value in zip(self.all(), values, strict=False)]
 
     def save_to(self, store: Any) -> None:
         """Writes the variables as arrays into a mapping, such as the variable store of a Keras file."""
@@ -77,13 +81,13 @@ class ScaleVariables(tf.Module):
 
     def load_from(self, store: Any) -> bool:
         """Reads the variables a mapping has, leaves the others alone; returns whether it had any."""
-        present = [name for name in self._by_name() if name in store.keys()]
+        present = [name for name in self._by_name() if name in store]
         for name in present:
             self._by_name()[name].assign(store[name])
         return bool(present)
 
     def _by_name(self) -> dict[str, tf.Variable]:
-        return dict(zip(("current_loss_scale", "good_steps", "history"), self.all()))
+        return dict(zip(("current_loss_scale", "good_steps", "history"), self.all(), strict=True))
 
 
 def _variable(name: str, value: Any, dtype: tf.DType) -> tf.Variable:

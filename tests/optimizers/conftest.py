@@ -1,0 +1,46 @@
+"""What the tests of this folder share."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+OTHERS_WARNINGS = (
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # TensorFlow's tensors under NumPy 2
+    "ignore:Gradients do not exist for variables:UserWarning",  # Keras 3, about the gradients that tests leave out on purpose
+    "ignore:You are saving your model as an HDF5 file:UserWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets pass what TensorFlow and Keras warn of about themselves; everything else stays an error."""
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            for warning in OTHERS_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+class Scripts:
+    """Runs scripts of this folder in processes of their own: for devices, graph modes and restarts that one process cannot have twice."""
+
+    def __call__(self, name: str, *arguments: str, timeout: float = 200) -> str:
+        """The standard output of a script, which must succeed."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "TFMP_"))}
+        environment.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+        command = [sys.executable, str(ROOT / name), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, f"{name} {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr[-6000:]}"
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def run_script() -> Scripts:
+    """Runs a script, given its path from the project's root, with arguments; returns what it prints."""
+    return Scripts()
