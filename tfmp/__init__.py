@@ -16,6 +16,12 @@ _HOME = {
     "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "report": "tfmp.reports.account",
+    "DynamicLossScale": "tfmp.optimizers.policies",
+    "FixedLossScale": "tfmp.optimizers.policies",
+    "NoLossScale": "tfmp.optimizers.policies",
+    "LossScaleOptimizer": "tfmp.optimizers.keras3",
+    "LossScaleMonitor": "tfmp.optimizers.keras3",
+    "LossScaler": "tfmp.optimizers.scaler",
     "Settings": "tfmp.settings",
     "LEVELS": "tfmp.settings",
     "MixedPrecisionWarning": "tfmp.errors",
@@ -49,6 +55,9 @@ if TYPE_CHECKING:
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
     from tfmp.hooks.activation import disable, enable, mixed_precision
     from tfmp.hooks.optimizer import disable_mixed_precision_graph_rewrite, enable_mixed_precision_graph_rewrite
+    from tfmp.optimizers.keras3 import LossScaleMonitor, LossScaleOptimizer
+    from tfmp.optimizers.policies import DynamicLossScale, FixedLossScale, NoLossScale
+    from tfmp.optimizers.scaler import LossScaler
     from tfmp.reports.account import report
     from tfmp.settings import LEVELS, Settings
 

@@ -16,8 +16,6 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
-from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import library_schemas
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
 from tfmp.program.trips import runs
 from tfmp.program.unfold import Instance, unfold
@@ -28,13 +26,12 @@ from tfmp.rewriting.plan import make_plan
 from tfmp.settings import Settings, make_settings
 
 
-def convert(program: Program, settings: Settings, library: Mapping[str, OpSchema], fetches: Iterable[str] = ()) -> Conversion:
+def convert(program: Program, settings: Settings, fetches: Iterable[str] = ()) -> Conversion:
     """Returns the conversion of `program`.
 
     Args:
       program: a root and what it reaches.
       settings: `dtype` and `device` must be decided (not "auto").
-      library: schemas of functions that nodes name as their op.
       fetches: names of nodes of a main graph whose types must stay.
 
     Raises:
@@ -43,7 +40,7 @@ def convert(program: Program, settings: Settings, library: Mapping[str, OpSchema
       RewriteError: a rewritten body failed verification.
     """
     with _no_garbage_collection():
-        return _convert(program, settings, library, frozenset(fetches))
+        return _convert(program, settings, frozenset(fetches))
 
 
 @contextlib.contextmanager
@@ -60,7 +57,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchema], fetches: frozenset[str]) -> Conversion:
+def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> Conversion:
     start = time.perf_counter()
     target = sixteen_bit(settings.dtype)
     if settings.device not in XLA_DEVICES:
@@ -82,7 +79,7 @@ def _convert(program: Program, settings: Settings, library: Mapping[str, OpSchem
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         original = program.definitions[instance.function]
-        proto = original if plan.empty else apply(plan, original, library, () if settings.emulate else devices[number])
+        proto = original if plan.empty else apply(plan, original, program.schemas, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     counts = tuple(runs(program, instances))
     seconds = time.perf_counter() - start
@@ -138,7 +135,7 @@ def convert_graph_def(
     program = from_graph(graph_def)
     names = program.bodies[""].names
     kept = _kept(names, fetches) or frozenset(_unread(program))
-    return convert(program, chosen, library_schemas(graph_def.library.function), kept | _kept(names, feeds))
+    return convert(program, chosen, kept | _kept(names, feeds))
 
 
 def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16", level: str = "default", device: str = "CPU", **settings: Any) -> Conversion:
@@ -153,7 +150,7 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
 def convert_named(name: bytes | str, lookup: Lookup, settings: Settings) -> Conversion:
     """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds."""
     with _no_garbage_collection():
-        return convert(from_function(_text(name), lookup), settings, {})
+        return convert(from_function(_text(name), lookup), settings)
 
 
 def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tuple[int, int]], lookup: Lookup, settings: Settings) -> Conversion:
@@ -167,7 +164,7 @@ def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tu
       settings: as for `convert`.
     """
     with _no_garbage_collection():
-        return convert(paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links), settings, {})
+        return convert(paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links), settings)
 
 
 def _text(name: bytes | str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import transform as _transform
 
 from tfmp.errors import TfmpError
@@ -26,3 +27,8 @@ def check_version(version: str = tf.__version__) -> None:
 def concrete_function_callbacks() -> list[Callable[[Any], None]]:
     """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
     return _transform.CONCRETE_FUNCTION_CALLBACKS
+
+
+def has_run() -> bool:
+    """Returns whether TensorFlow has run anything in this process, eager ops included: only then are its devices initialised."""
+    return bool(_context.context()._initialized)

@@ -94,7 +94,7 @@ def _differences(canvas: Canvas, before: tuple[bytes, bytes, bytes]) -> Iterator
             *(["left alone"] if canvas.processable[node] != processable[node] and canvas.is_float32(vertex) else []),
         ]
         if changes:
-            reason = canvas.reasons.get(vertex)
+            reason = canvas.reasons.get(graph.stands_for[vertex])
             cause = f" <- {_name(canvas, reason.cause)}" if reason and reason.cause >= 0 else ""
             yield f"{_name(canvas, vertex)}: {', '.join(changes)}; {reason.rule if reason else 'no reason'}{cause}"
 

@@ -38,6 +38,8 @@ ROOTS = frozenset({"Rsqrt", "RsqrtGrad"})
 """Ops on no list that make something large of an epsilon: where that is out of range, so is what they give to their readers."""
 
 ADDITIONS = frozenset({"Add", "AddN", "AddV2", "Sub"})
+GROWING = ADDITIONS | {"Mul"}
+"""Ops whose result is as large as their largest input, or larger."""
 
 WRITE_STEMS = ("Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter")
 
@@ -104,6 +106,19 @@ def keep_constant_readers(canvas: Canvas) -> None:
     kept = [vertex for vertex, reason in canvas.reasons.items() if reason.rule == "constant out of range"]
     for vertex, origin in reach(kept, (graph.fanout,), lambda v: graph.op(v) in ROOTS and canvas.is_float32(v)):
         canvas.keep(graph.node_of[vertex], "constant out of range", origin)
+    beyond = [v for v in starts if overflows(_value(body.protos[graph.node_of[v]]), canvas.rules.format)]
+    _keep_products(canvas, beyond)
+
+
+def _keep_products(canvas: Canvas, beyond: list[int]) -> None:
+    """Keeps allowlist ops in float32 that read something made of the constants `beyond` by adding and multiplying: what is as large as those becomes
+    infinite in 16 bit. (A mask of -1e9 mostly ends in a softmax, which hands on nothing of it.)
+    """
+    graph, origins = canvas.graph, frozenset(beyond)
+    onwards = _Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS or graph.op(v) in GROWING)
+    for vertex, origin in reach(beyond, (onwards,), canvas.is_float32):
+        if canvas.kind_at(vertex) == ALLOW:
+            canvas.keep(graph.node_of[vertex], "constant out of range", origin)
 
 
 def keep_integer_readers(canvas: Canvas) -> None:
@@ -178,15 +193,23 @@ def keep_weight_updates(canvas: Canvas) -> None:
             canvas.keep(graph.node_of[vertex], "weight update", origin)
 
 
-def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+def _tensor(node: tf_api.NodeDef | None) -> tf_api.TensorProto:
     if node is None:
         raise TypeError("a pseudo node has no constant")
     value = node.attr.get("value")
     if value is None:
         raise GraphError(f"Const node {node.name!r} has no value.")
-    tensor = value.tensor
+    return value.tensor
+
+
+def _value(node: tf_api.NodeDef | None) -> np.ndarray:
+    return np.asarray(tf_api.read_tensor(_tensor(node)))
+
+
+def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+    tensor = _tensor(node)
     if tensor.ByteSize() > SMALL:
-        return rounds_badly(np.asarray(tf_api.read_tensor(tensor)), target)
+        return rounds_badly(_value(node), target)
     return _small_rounds_badly(tensor.SerializeToString(), target)
 
 
@@ -199,13 +222,18 @@ def _small_rounds_badly(tensor: bytes, target: FloatFormat) -> bool:
     return rounds_badly(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
 
 
+def overflows(values: np.ndarray, target: FloatFormat) -> bool:
+    """Returns whether rounding the float32 `values` to `target` makes a finite one infinite."""
+    return bool(np.any(np.isfinite(values) & ~np.isfinite(tf_api.rounded(values, target.number))))
+
+
 def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:
     """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value so small that
     nothing can be divided by it (its reciprocal is infinite in `target`), or one that is not 1 into 1. `values` is float32.
     """
-    rounded = tf_api.rounded(values, target.number)
-    if np.any(np.isfinite(values) & ~np.isfinite(rounded)):
+    if overflows(values, target):
         return True
+    rounded = tf_api.rounded(values, target.number)
     vanished = (np.abs(rounded) < 1 / target.largest) & (values != 0)
     became_one = (np.abs(rounded) == 1) & (np.abs(values) != 1)
     return values.size <= FEW and bool(np.any(vanished | became_one))

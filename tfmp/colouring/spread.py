@@ -131,12 +131,11 @@ def reads_reference_variable(canvas: Canvas, node: int) -> bool:
     TensorFlow leaves those alone (`NodeImplicitlyReadsNonResourceVariable`): a cast between a reference and its read would break loops.
     """
     body = canvas.graph.body
-    if body.ops[node] not in ("Identity", "Enter") or not body.inputs[node]:
-        return False
-    source = body.inputs[node][0][0]
-    if body.ops[node] == "Identity":
-        return body.ops[source] in ("Variable", "VariableV2")
-    return reads_reference_variable(canvas, source)
+    passed: set[int] = set()
+    while body.ops[node] == "Enter" and body.inputs[node] and node not in passed:
+        passed.add(node)
+        node = body.inputs[node][0][0]
+    return body.ops[node] == "Identity" and bool(body.inputs[node]) and body.ops[body.inputs[node][0][0]] in ("Variable", "VariableV2")
 
 
 def drop_unsupported(canvas: Canvas) -> None:

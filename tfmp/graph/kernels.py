@@ -1,4 +1,4 @@
-"""Which kernels this process has registered: an op definition may allow float16 where no kernel exists (MatrixInverse)."""
+"""Which kernels this process has registered: an op definition may allow float16 where no kernel exists (Cholesky; AvgPool3D on a CPU)."""
 
 from __future__ import annotations
 

@@ -18,14 +18,16 @@ def with_functions(graph: tf_api.GraphDef, functions: Sequence[tf_api.FunctionDe
     A new function takes the name and the place of its original where it is the only version of it, has the same signature, and nothing else refers to
     the original any more; otherwise it is added and the original stays.
     """
+    result = tf_api.GraphDef()
+    result.CopyFrom(graph)
+    if not functions:  # touching the library of a graph without one would give it an empty one
+        return result
     originals = {function.signature.name: function for function in graph.library.function}
     new = {function.signature.name: function for function in functions}
     replaced = {old: names[0] for old, names in versions.items() if len(names) == 1 and _same_types(originals[old], new[names[0]])}
     while still_used := replaced.keys() & set(_references(graph, new.values(), [f for name, f in originals.items() if name not in replaced])):
         replaced = {old: name for old, name in replaced.items() if old not in still_used}
     old_name = {name: old for old, name in replaced.items()}
-    result = tf_api.GraphDef()
-    result.CopyFrom(graph)
     del result.library.function[:]
     for name, original in originals.items():
         result.library.function.add().CopyFrom(new[replaced[name]] if name in replaced else original)

@@ -180,20 +180,25 @@ NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatch
 
 
 def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
-    tensors, by_name, in_function = body.tensors, body.by_name, bool(body.name)
-    for number, proto in enumerate(nodes, len(body)):
-        name = proto.name
-        op, layout, types = _typed(proto, library)
-        by_name[name] = number
-        if layout.outputs:
-            tensors[name + layout.first_suffix if in_function else name] = (number, 0)
-        body.names.append(name)
-        body.ops.append(op)
-        body.devices.append(proto.device)
-        body.layouts.append(layout)
-        body.types.append(types)
-        body.protos.append(proto)
-        body.inputs.append([])
+    """Adds `nodes` column by column, which is the fastest way to read that many protos."""
+    protos, start = list(nodes), len(body)
+    if not protos:
+        return
+    names = [proto.name for proto in protos]
+    ops, layouts, types = zip(*[_typed(proto, library) for proto in protos], strict=True)
+    body.names += names
+    body.ops += ops
+    body.devices += [proto.device for proto in protos]
+    body.layouts += layouts
+    body.types += types
+    body.protos += protos
+    body.inputs += [[] for _ in protos]
+    body.by_name.update(zip(names, range(start, start + len(names)), strict=True))
+    if body.name:
+        named = ((name + layout.first_suffix, node) for node, (name, layout) in enumerate(zip(names, layouts, strict=True), start) if layout.outputs)
+    else:
+        named = ((name, node) for node, (name, layout) in enumerate(zip(names, layouts, strict=True), start) if layout.outputs)
+    body.tensors.update({text: (node, 0) for text, node in named})
 
 
 def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str, Layout, list[int]]:

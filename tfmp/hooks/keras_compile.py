@@ -10,6 +10,7 @@ from typing import Any
 import wrapt
 
 from tfmp.hooks import activation, notices, optimizer
+from tfmp.optimizers import wrap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +39,18 @@ _originals: dict[Family, Callable[..., Any]] = {}
 
 
 def install_keras() -> None:
-    """Hooks Keras 3's `compile`, once; with another backend than TensorFlow there is nothing to hook."""
+    """Hooks Keras 3's `compile`, once, and lets models be loaded that were saved with a loss scale; with another backend than TensorFlow there is
+    nothing to hook.
+    """
     if importlib.import_module("keras").backend.backend() == "tensorflow":
         _install(KERAS)
+        wrap.register(KERAS.name)
 
 
 def install_tf_keras() -> None:
-    """Hooks tf_keras's `compile`, once."""
+    """Hooks tf_keras's `compile`, once, and lets models be loaded that were saved with a loss scale."""
     _install(TF_KERAS)
+    wrap.register(TF_KERAS.name)
 
 
 def uninstall() -> None:
@@ -85,9 +90,7 @@ class _Compile:
 
 
 def _scaled(opt: Any) -> Any:
-    from tfmp.optimizers.wrap import is_wrapped, wrap
-
-    return opt if opt is None or is_wrapped(opt) else wrap(opt, "dynamic")
+    return opt if opt is None or wrap.is_wrapped(opt) else wrap.wrap(opt, "dynamic")
 
 
 def _warn_about(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

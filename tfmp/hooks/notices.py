@@ -115,7 +115,7 @@ def switched_on() -> None:
     if _state.on:
         return
     _state.on = True
-    atexit.register(_at_exit)
+    atexit.register(nothing_at_all)
     early = [f for f in list(_state.early) if any(op.type in _FAST_OPS for op in f.graph.get_operations())]
     _state.early.clear()
     if early:
@@ -127,7 +127,8 @@ def switched_on() -> None:
         )
 
 
-def _at_exit() -> None:
+def nothing_at_all() -> None:
+    """At the end of the process: says that mixed precision was on and had no effect, unless it had one or the reason has been said."""
     if not _state.converted and not _state.said & {"nothing", "hardware"}:
         warn_once(
             "nothing",

@@ -5,6 +5,7 @@ Kept apart from what it attaches, so that a process in which nothing is converte
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING
 
 from tfmp import tf_callbacks
@@ -37,6 +38,15 @@ def install() -> None:
     callbacks = tf_callbacks.concrete_function_callbacks()
     if on_trace not in callbacks:
         callbacks.append(on_trace)
+        atexit.register(_tell_eager_users)
+
+
+def _tell_eager_users() -> None:
+    """At the end of the process: the one chance to tell somebody who never traced a function that nothing was converted."""
+    if activation.current().graph_rewrite and tf_callbacks.has_run():
+        from tfmp.hooks import notices
+
+        notices.nothing_at_all()
 
 
 def uninstall() -> None:
@@ -44,3 +54,4 @@ def uninstall() -> None:
     callbacks = tf_callbacks.concrete_function_callbacks()
     if on_trace in callbacks:
         callbacks.remove(on_trace)
+        atexit.unregister(_tell_eager_users)

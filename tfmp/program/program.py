@@ -27,6 +27,7 @@ class Program:
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
       partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.
       links: pairs of (result of the root, argument of the partner) that are one value, which nobody else sees.
+      schemas: schemas of the functions that nodes name as their op.
     """
 
     root: str
@@ -36,6 +37,7 @@ class Program:
     interpreted: frozenset[str]
     partner: str = ""
     links: tuple[tuple[int, int], ...] = ()
+    schemas: Mapping[str, OpSchema] = dataclasses.field(default_factory=dict)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -51,7 +53,15 @@ class Program:
 def from_function(name: str, lookup: Lookup) -> Program:
     """Returns the program whose root is the function `name`; `lookup` raises for a name it does not know."""
     definition = lookup(name)
-    return _explore(read_function(definition, {}), {name: definition}, lookup, {})
+    schemas: dict[str, OpSchema] = {}
+
+    def read(definition: tf_api.FunctionDef) -> Body:
+        for op in {node.op for node in definition.node_def} - schemas.keys():
+            if tf_api.op_def(op) is None and tf_api.has_function(op):  # TensorFlow 1's `Defun`s are called so
+                schemas[op] = OpSchema(lookup(op).signature)
+        return read_function(definition, schemas)
+
+    return _explore(read(definition), {name: definition}, lookup, read, schemas)
 
 
 def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]) -> Program:
@@ -64,6 +74,7 @@ def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]
         forward.interpreted | backward.interpreted,
         backward.root,
         tuple(links),
+        {**forward.schemas, **backward.schemas},
     )
 
 
@@ -77,10 +88,16 @@ def from_graph(graph: tf_api.GraphDef) -> Program:
         return library[name]
 
     schemas = library_schemas(graph.library.function)
-    return _explore(read_graph(graph, schemas), {"": graph}, lookup, schemas)
+    return _explore(read_graph(graph, schemas), {"": graph}, lookup, lambda definition: read_function(definition, schemas), schemas)
 
 
-def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.GraphDef], lookup: Lookup, schemas: Mapping[str, OpSchema]) -> Program:
+def _explore(
+    root: Body,
+    definitions: dict[str, tf_api.FunctionDef | tf_api.GraphDef],
+    lookup: Lookup,
+    read: Callable[[tf_api.FunctionDef], Body],
+    schemas: Mapping[str, OpSchema],
+) -> Program:
     bodies = {root.name: root}
     reached = {True: set[str](), False: set[str]()}
     todo = [(root.name, False)]
@@ -90,7 +107,7 @@ def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.Grap
             definition = lookup(name)
             if definition.signature.attr:  # a template: what its types are is up to each call
                 continue
-            definitions[name], bodies[name] = definition, read_function(definition, schemas)
+            definitions[name], bodies[name] = definition, read(definition)
         body = bodies[name]
         compiled = under_xla or is_compiled(body.attrs)
         if name in reached[compiled]:
@@ -99,4 +116,4 @@ def _explore(root: Body, definitions: dict[str, tf_api.FunctionDef | tf_api.Grap
         for node, names in call_nodes(body):
             asks = is_compiled(body.protos[node].attr)  # type: ignore[union-attr]
             todo += [(callee, compiled or asks) for callee in reversed(names)]
-    return Program(root.name, bodies, definitions, frozenset(reached[True]), frozenset(reached[False]))
+    return Program(root.name, bodies, definitions, frozenset(reached[True]), frozenset(reached[False]), schemas=schemas)
