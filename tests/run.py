@@ -20,6 +20,9 @@ KEPT_FOLDER = ROOT / ".venv-test"
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 # TensorFlow's own messages would drown the tests'. The tests choose their devices themselves, except that none wants a visible GPU by chance.
+# Two processes at most: each holds a TensorFlow, and many tests start further ones. A file's tests stay together, since they share what they build.
+PARALLEL = ["-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
@@ -49,7 +52,7 @@ def run_in(folder: pathlib.Path, tensorflow: str | None, pytest_arguments: Seque
         venv.EnvBuilder(with_pip=True).create(folder)
     pins = [f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*"] if tensorflow else []
     show_and_run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[test]", *pins], check=True)
-    return show_and_run([python, "-m", "pytest", *pytest_arguments], check=False)
+    return show_and_run([python, "-m", "pytest", *PARALLEL, *pytest_arguments], check=False)
 
 
 def show_and_run(command: Sequence[str | pathlib.Path], check: bool) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import pathlib
+from collections.abc import Callable
 
 import pytest
 
@@ -27,32 +26,26 @@ def dtype(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@dataclasses.dataclass
-class Tally:
-    """How many graphs were compared with TensorFlow's pass, how many agreed, and in how many type attributes."""
+Count = Callable[[str, bool, int], None]
+"""Counts one graph: label, whether it agrees, how many type attributes were compared."""
 
-    graphs: int = 0
-    agreeing: int = 0
-    attributes: int = 0
-
-    def count(self, agrees: bool, attributes: int) -> None:
-        """Adds one graph."""
-        self.graphs += 1
-        self.agreeing += agrees
-        self.attributes += attributes
-
-
-_TALLIES = pytest.StashKey[dict[str, Tally]]()
+_PROPERTY = "agreement with TensorFlow's pass"
 
 
 @pytest.fixture
-def tally(request: pytest.FixtureRequest) -> collections.defaultdict[str, Tally]:
-    """Tallies by label, printed at the end of the session."""
-    return request.config.stash.setdefault(_TALLIES, collections.defaultdict(Tally))
+def count(record_property: Callable[[str, object], None]) -> Count:
+    """Counts a graph for the lines that the session ends with; travels with the test's report, so that it also comes from other processes."""
+    return lambda label, agrees, attributes: record_property(_PROPERTY, (label, int(agrees), attributes))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints one line per label: N of N graphs agree; M type attributes compared."""
-    for label, tally in sorted(config.stash.get(_TALLIES, {}).items()):
-        line = f"{label}: {tally.agreeing} of {tally.graphs} graphs agree; {tally.attributes} type attributes compared"
-        terminalreporter.write_line(line)
+    counted: dict[str, list[tuple[int, int]]] = {}
+    for report in (*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == _PROPERTY:
+                label, agrees, attributes = value
+                counted.setdefault(label, []).append((agrees, attributes))
+    for label, graphs in sorted(counted.items()):
+        agreeing, attributes = map(sum, zip(*graphs, strict=True))
+        terminalreporter.write_line(f"{label}: {agreeing} of {len(graphs)} graphs agree; {attributes} type attributes compared")

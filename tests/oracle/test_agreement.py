@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import tfmp
 from tests.oracle import orders
 from tests.oracle.comparison import compared_attributes, disagreements
-from tests.oracle.conftest import Tally
+from tests.oracle.conftest import Count
 from tests.oracle.lowering import lower
 from tests.oracle.tf_pass import run_tensorflow_pass
 from tests.zoo import ZOO, GraphCase
@@ -67,7 +66,7 @@ def _settings(case: GraphCase) -> dict[str, str]:
     [*_cases("float16", "given"), *_cases("float16", "shuffled"), *_cases("bfloat16", "given")],
     indirect=["dtype"],
 )
-def test_colours_are_tensorflows(dtype: str, order: str, case: GraphCase, tally: collections.defaultdict[str, Tally]) -> None:
+def test_colours_are_tensorflows(dtype: str, order: str, case: GraphCase, count: Count) -> None:
     from tensorflow.core.framework import graph_pb2
 
     serialized, fetches = _graph(case.name)
@@ -82,7 +81,7 @@ def test_colours_are_tensorflows(dtype: str, order: str, case: GraphCase, tally:
     found = [difference for difference in disagreements(graph_def, ours, theirs.graph_def, dtype) if difference.key[-1] != "op"]
     compared = compared_attributes(graph_def, theirs.colours)
     on_purpose = {**ON_PURPOSE, **ON_PURPOSE_IN[dtype]}
-    tally[f"{dtype}, {order} order" + ", differing on purpose" * (case.name in on_purpose)].count(not found, compared)
+    count(f"{dtype}, {order} order" + ", differing on purpose" * (case.name in on_purpose), not found, compared)
     assert compared
     lines = "\n".join(map(str, found[:SHOWN]))
     if case.name in on_purpose:
