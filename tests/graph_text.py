@@ -285,12 +285,21 @@ def _array_text(array: Any) -> str:
     if np.ndim(array):
         return f"[{', '.join(map(_array_text, array))}]"
     scalar = array[()] if isinstance(array, np.ndarray) else array
-    return _quoted(scalar) if isinstance(scalar, bytes) else str(scalar).lower()
+    if isinstance(scalar, bytes):
+        return _quoted(scalar)
+    return _float_text(scalar) if isinstance(scalar, np.inexact) or scalar.dtype.kind == "V" else str(scalar).lower()
+
+
+def _float_text(scalar: Any) -> str:
+    """Returns the shortest decimal that is `scalar` in its type; every version of NumPy has its own way to write one."""
+    texts = (f"{float(scalar):.{digits}g}" for digits in range(1, 18))
+    text = next((text for text in texts if type(scalar)(float(text)) == scalar), str(scalar))
+    return text if re.search(r"[.en]", text) else f"{text}.0"
 
 
 _KINDS: dict[str, _Kind] = {
     **dict(_scalar("int", int, str)),
-    **dict(_scalar("float", float, lambda value: str(np.float32(value)))),
+    **dict(_scalar("float", float, lambda value: _float_text(np.float32(value)))),
     **dict(_scalar("bool", bool, lambda value: str(value).lower())),
     **dict(_scalar("string", lambda value: value.encode("latin-1"), _quoted)),
     **dict(_scalar("type", _type_number, _type_name)),

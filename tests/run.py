@@ -19,10 +19,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEPT_FOLDER = ROOT / ".venv-test"
 OLDEST, NEWEST = (3, 10), (3, 13)
 
-# TensorFlow's own messages would drown the tests'. The tests choose their devices themselves, except that none wants a visible GPU by chance.
 # Two processes at most: each holds a TensorFlow, and many tests start further ones. A file's tests stay together, since they share what they build.
 PARALLEL = ["-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
 
+# TensorFlow's own messages would drown the tests'.
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 

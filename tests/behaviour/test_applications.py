@@ -84,4 +84,4 @@ def test_inference_and_a_training_step(family: str) -> None:
     assert runs.records[0].flop_share > 0.9
     roundoff = on_off.SIXTEEN_BIT[dtype].unit_roundoff
     on_off.assert_alike(runs.off[0], runs.on[0], 2 * on_off.ROUNDINGS * roundoff)
-    on_off.assert_alike(runs.off[1:], runs.on[1:], 8 * on_off.ROUNDINGS * roundoff)  # statistics of few pixels enlarge what was rounded before
+    on_off.assert_alike(runs.off[1:], runs.on[1:], 16 * on_off.ROUNDINGS * roundoff)  # statistics of few pixels enlarge what was rounded before

@@ -228,6 +228,51 @@ def test_a_module_with_functions_is_deep_copied(dtype: str) -> None:
     run(program, dtype).check()
 
 
+@pytest.mark.parametrize("outer_jit", [False, True])
+def test_a_compiled_function_inside_another_one(dtype: str, outer_jit: bool) -> None:
+    def program() -> Any:
+        w = tf.Variable(W)
+        inner = tf.function(lambda x: tf.nn.relu(x @ w), jit_compile=True)
+        outer = tf.function(lambda x: inner(tf.linalg.matmul(x, w)) @ w + inner(x), jit_compile=outer_jit)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(outer(X) ** 2)
+        return outer(X), inner(X), tape.gradient(loss, w)
+
+    run(program, dtype).check()
+
+
+def test_functions_that_run_eagerly_stay_float32(dtype: str) -> None:
+    def program() -> Any:
+        tf.config.run_functions_eagerly(True)
+        try:
+            return tf.function(lambda x: x @ W)(X)
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    run(program, dtype).check_untouched()
+
+
+def test_symbolic_gradients_and_eager_code_inside(dtype: str) -> None:
+    def program() -> Any:
+        @tf.function
+        def f(x: tf.Tensor) -> Any:
+            with tf.init_scope():
+                constant = tf.linalg.matmul(W, W)
+            y = tf.tanh(x @ W) @ constant
+            return y, tf.gradients(y, [x])
+
+        return f(X)
+
+    run(program, dtype).check()
+
+
+def test_without_autograph_and_with_arrays(dtype: str) -> None:
+    def affine(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return x @ w
+
+    run(lambda: (tf.function(affine, autograph=False)(X, W), tf.function(affine)(X.numpy(), W.numpy())), dtype).check()
+
+
 def test_wrapped_v1_functions_are_left_alone(dtype: str) -> None:
     def program() -> Any:
         wrapped = tf.compat.v1.wrap_function(lambda x: tf.matmul(x, W), [tf.TensorSpec([None, 8], tf.float32)])

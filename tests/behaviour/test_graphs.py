@@ -147,3 +147,8 @@ def test_an_op_that_the_user_denies_stays_float32(dtype: str) -> None:  # R124
     x = normal(1, 8, 8, 3)
     assert on_off.convert(f, x, dtype=dtype).types("DepthwiseConv2dNative") == [dtype]
     assert on_off.convert(f, x, dtype=dtype, denylist_add="DepthwiseConv2dNative").types("DepthwiseConv2dNative") == ["float32"]
+
+
+def test_the_enabling_function_says_what_dynamic_means() -> None:  # R143
+    text = tfmp.enable_mixed_precision_graph_rewrite.__doc__
+    assert "starts at 2**15, doubles after 2000 good steps, halves at an overflow" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from tests.behaviour.on_off import normal, scope
 
 W = normal(8, 8)
 SHAPES = 50
+"""How many shapes a function is traced for; a fifth of them where a trace is slow."""
 
 
 def registered() -> set[str]:
@@ -28,23 +28,23 @@ def graphs() -> int:
     return sum(isinstance(thing, FuncGraph) for thing in gc.get_objects())
 
 
-def plain_calls() -> None:
+def plain_calls(shapes: int) -> None:
     inner = tf.function(lambda x: x @ W)
     f = tf.function(lambda x: tf.nn.relu(inner(x)) @ W)
-    for rows in range(1, SHAPES + 1):
+    for rows in range(1, shapes + 1):
         f(tf.ones([rows, 8]))
 
 
-def calls_under_a_tape() -> None:
+def calls_under_a_tape(shapes: int) -> None:
     w = tf.Variable(W)
     f = tf.function(lambda x: tf.reduce_sum(tf.tanh(x @ w) @ w))
-    for rows in range(1, SHAPES // 5 + 1):
+    for rows in range(1, shapes // 5 + 1):
         with tf.GradientTape() as tape:
             loss = f(tf.ones([rows, 8]))
         tape.gradient(loss, w)
 
 
-def second_order() -> None:
+def second_order(shapes: int) -> None:
     f = tf.function(lambda x: tf.reduce_sum(tf.tanh(x @ W) @ W))
     x = tf.ones([2, 8])
     with tf.GradientTape() as outer:
@@ -56,13 +56,13 @@ def second_order() -> None:
     outer.gradient(slope, x)
 
 
-def loops() -> None:
+def loops(shapes: int) -> None:
     f = tf.function(lambda x: tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.cond(y[0, 0] > 0.0, lambda: y @ W, lambda: y)), (0, x))[1])
-    for rows in range(1, SHAPES // 5 + 1):
+    for rows in range(1, shapes // 5 + 1):
         f(tf.ones([rows, 8]))
 
 
-def keras_training() -> None:
+def keras_training(shapes: int) -> None:
     import keras
 
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
@@ -77,18 +77,18 @@ USES = {use.__name__: use for use in (plain_calls, calls_under_a_tape, second_or
 
 @pytest.mark.parametrize("use", USES)
 def test_nothing_is_left_when_the_functions_are_gone(use: str) -> None:
-    def left(inside: Any, run: Callable[[], None]) -> tuple[set[str], int]:
+    def left(inside: Any, shapes: int) -> tuple[set[str], int]:
         with inside:
-            run()  # what a first use makes for good
+            USES[use](5)  # what a first use makes for good
             gc.collect()
             names, alive = registered(), graphs()
-            run()
+            USES[use](shapes)
             gc.collect()
             return registered() - names, graphs() - alive
 
-    names, alive = left(scope("float16"), USES[use])
+    names, alive = left(scope("float16"), SHAPES)
     assert not {name for name in names if "tfmp" in name}
-    names_off, alive_off = left(scope("float16", graph_rewrite=False), USES[use])
+    names_off, alive_off = left(scope("float16", graph_rewrite=False), 5)
     assert len(names) <= len(names_off)
     assert alive <= alive_off
 

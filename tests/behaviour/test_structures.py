@@ -121,6 +121,24 @@ def test_optionals_and_datasets_as_inputs(dtype: str) -> None:
     run(program, dtype).check()
 
 
+def test_optionals_of_an_iterator_in_a_loop(dtype: str) -> None:
+    def program() -> Any:
+        pairs = tf.data.Dataset.from_tensor_slices((X, X[:, :2])).batch(2)
+
+        @tf.function
+        def total(iterator: Any, single: Any) -> tf.Tensor:
+            result = tf.zeros([8])
+            for _ in tf.range(3):
+                batch, alone = iterator.get_next_as_optional(), single.get_next_as_optional()
+                if batch.has_value():
+                    result += tf.reduce_sum(batch.get_value()[0] @ W, 0) + tf.reduce_sum(alone.get_value() @ W, 0)
+            return result
+
+        return total(iter(pairs), iter(pairs.map(lambda x, y: x)))
+
+    run(program, dtype).check()
+
+
 def test_extension_types(dtype: str) -> None:
     class Pair(tf.experimental.ExtensionType):
         left: tf.Tensor

@@ -101,9 +101,11 @@ def _differences(canvas: Canvas, before: tuple[bytes, bytes, bytes]) -> Iterator
 
 def _name(canvas: Canvas, vertex: int) -> str:
     node = canvas.graph.node_of[vertex]
+    names = [instance.function for instance in canvas.union.instances]
     number = bisect.bisect_right(canvas.union.offsets, node) - 1
-    function = canvas.union.instances[number].function
-    return f"{function + '/' if function else ''}{canvas.graph.body.names[node]} {canvas.graph.slot(vertex)}"
+    copy = names[:number].count(names[number])
+    function = f"{names[number]}{f'#{copy + 1}' if copy else ''}/" if names[number] else ""
+    return f"{function}{canvas.graph.body.names[node]} {canvas.graph.slot(vertex)}"
 
 
 def rewritten(graph: tf_api.GraphDef, settings: dict[str, Any]) -> str:

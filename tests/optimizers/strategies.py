@@ -1,4 +1,5 @@
-"""Trains on several logical CPUs with MirroredStrategy and prints what happened, as JSON: `python strategies.py REPLICAS`.
+"""Trains on several logical CPUs with MirroredStrategy and prints what happened, as JSON: `python strategies.py REPLICAS`, or
+`python strategies.py REPLICAS rewrite` with the steps converted to float16.
 
 A process of its own, since logical devices cannot be changed once TensorFlow runs. The judging is in test_agreement.py.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+import tfmp
 from tests.optimizers.cluster import free_ports
 from tests.optimizers.families import FAMILIES, KERAS3, KERASES, TF_KERAS, V1, Family, gradients_for
 from tfmp.optimizers.policies import DynamicLossScale
@@ -24,6 +26,8 @@ from tfmp.optimizers.scaler import LossScaler
 from tfmp.optimizers.wrap import wrap
 
 REPLICAS = int(sys.argv[1])
+REWRITE = "rewrite" in sys.argv
+POLICY = DynamicLossScale(initial=2.0**10 if REWRITE else 2.0**15)  # in float16 the larger one would overflow by itself
 
 
 class Loop:
@@ -35,7 +39,7 @@ class Loop:
             self.variables = [tf.Variable(tf.fill([3, 2], 0.5)), tf.Variable(tf.ones([5, 3])), tf.Variable(1.0)]
             self.optimizer = make()
             if family is None:
-                self.scaler = LossScaler()
+                self.scaler = LossScaler(POLICY)
         self.inputs = tf.Variable(0.0)
         self.step = self._step if eager else tf.function(self._step)
 
@@ -111,7 +115,7 @@ def fit(strategy: Any, family: Family) -> dict[str, Any]:
     with strategy.scope():
         layers = family.keras.layers
         model = family.keras.Sequential([layers.Input((3,)), layers.Dense(4, activation="relu"), layers.Dense(2)])
-        optimizer = wrap(family.adam(0.01))
+        optimizer = wrap(family.adam(0.01), POLICY)
         model.compile(optimizer, "mse")
     model.fit(x, x[:, :2], batch_size=4 * REPLICAS, epochs=2, verbose=0, shuffle=False)
     copies = [len({copy.numpy().tobytes() for copy in getattr(weight, "value", weight).values}) for weight in model.weights] if family is KERAS3 else [1]
@@ -121,7 +125,7 @@ def fit(strategy: Any, family: Family) -> dict[str, Any]:
 def clipped(strategy: Any, family: Family) -> list[Any]:
     """Weights after two steps with clipping, unwrapped and at three scales."""
     results = []
-    for scale in (None, 1, 2**10, 2**15):
+    for scale in (None, 1, 2**5, 2**10) if REWRITE else (None, 1, 2**10, 2**15):
         clipping = {} if family is V1 else {"clipnorm": 0.25}
 
         def make(scale: Any = scale, clipping: Any = clipping) -> Any:
@@ -252,35 +256,58 @@ def main() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(REPLICAS)])
+    if REWRITE:
+        with tfmp.mixed_precision(dtype="float16", ignore_performance=True, loss_scaling=False):
+            records = together(strategy) | (bounds(strategy) if REPLICAS == 2 else {})
+        records["converted"] = sum(record.converted for record in tfmp.report())
+    else:
+        records = together(strategy) | (bounds(strategy) | borders(strategy) if REPLICAS == 2 else {})
+    print(json.dumps(records), flush=True)
+
+
+def together(strategy: Any) -> dict[str, Any]:
+    """Every family in a custom loop and in `fit`."""
     records: dict[str, Any] = {}
     for family in FAMILIES:
         clip = {} if family is V1 else {"clipnorm": 1.0}
 
         def adam(family: Family = family, clip: Any = clip) -> Any:
-            return wrap(family.adam(0.1, **clip))
+            return wrap(family.adam(0.1, **clip), POLICY)
 
         records[f"turn-{family.name}-function"] = each_replica_in_turn(Loop(strategy, adam, family))
-        if REPLICAS == 2:
+        if REPLICAS == 2 and not REWRITE:
             records[f"turn-{family.name}-eager"] = each_replica_in_turn(Loop(strategy, adam, family, eager=True))
     records["turn-scaler-function"] = each_replica_in_turn(Loop(strategy, lambda: keras.optimizers.Adam(0.1)))
     for family in KERASES:
         records[f"fit-{family.name}"] = fit(strategy, family)
-    if REPLICAS == 2:
-        for family in FAMILIES:
-            policy = DynamicLossScale(growth_interval=1)
-            records[f"many-{family.name}"] = many(Loop(strategy, lambda family=family, policy=policy: wrap(family.adam(1e-3), policy), family))
-            records[f"clipped-{family.name}"] = clipped(strategy, family)
-            records[f"sum-{family.name}"] = sum_overflows(strategy, family)
-            records[f"checkpoints-{family.name}"] = checkpoints(strategy, family)
-            records[f"compiled-{family.name}"] = compiled(strategy, family)
-        for family in (TF_KERAS, KERASES[2]):
-            records[f"reduced-{family.name}"] = reduced_by_hand(strategy, family)
-        for name, one in (("OneDevice", tf.distribute.OneDeviceStrategy("CPU:0")), ("Mirrored", tf.distribute.MirroredStrategy(["CPU:0"]))):
-            records[f"single-{name}"] = [single_device(family, one) for family in FAMILIES]
-        records["outside"] = wrapper_outside_of_scope(strategy)
-        records["refused-CentralStorageStrategy"] = central_storage(tf.distribute.experimental.CentralStorageStrategy(["CPU:0"], "CPU:0"))
-        records["refused-ParameterServerStrategyV2"] = parameter_servers()
-    print(json.dumps(records), flush=True)
+    return records
+
+
+def bounds(strategy: Any) -> dict[str, Any]:
+    """The scale at its bounds, and clipping."""
+    records: dict[str, Any] = {}
+    for family in FAMILIES:
+        policy = DynamicLossScale(growth_interval=1)
+        records[f"many-{family.name}"] = many(Loop(strategy, lambda family=family, policy=policy: wrap(family.adam(1e-3), policy), family))
+        records[f"clipped-{family.name}"] = clipped(strategy, family)
+    return records
+
+
+def borders(strategy: Any) -> dict[str, Any]:
+    """What borders on loss scaling: sums, checkpoints, compilation, other strategies."""
+    records: dict[str, Any] = {}
+    for family in FAMILIES:
+        records[f"sum-{family.name}"] = sum_overflows(strategy, family)
+        records[f"checkpoints-{family.name}"] = checkpoints(strategy, family)
+        records[f"compiled-{family.name}"] = compiled(strategy, family)
+    for family in (TF_KERAS, KERASES[2]):
+        records[f"reduced-{family.name}"] = reduced_by_hand(strategy, family)
+    for name, one in (("OneDevice", tf.distribute.OneDeviceStrategy("CPU:0")), ("Mirrored", tf.distribute.MirroredStrategy(["CPU:0"]))):
+        records[f"single-{name}"] = [single_device(family, one) for family in FAMILIES]
+    records["outside"] = wrapper_outside_of_scope(strategy)
+    records["refused-CentralStorageStrategy"] = central_storage(tf.distribute.experimental.CentralStorageStrategy(["CPU:0"], "CPU:0"))
+    records["refused-ParameterServerStrategyV2"] = parameter_servers()
+    return records
 
 
 if __name__ == "__main__":

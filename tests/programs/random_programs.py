@@ -159,24 +159,29 @@ class Numbers:
         self.weight = -self.weight
         return a
 
+    def rounded(self, a: Bounded) -> Bounded:
+        """What crosses a border may be rounded, even if nothing is done with it there (a loop without a trip)."""
+        return Bounded(a.value, a.error + self.unit * float(np.linalg.norm(a.value)) + SIZE * self.smallest)
+
     def call(self, number: int, body: Any, a: Bounded, b: Bounded) -> Bounded:
-        return body(a, b)
+        return body(self.rounded(a), self.rounded(b))
 
     def loop(self, trips: int, body: Any, a: Bounded, b: Bounded) -> Bounded:
+        a, b = self.rounded(a), self.rounded(b)
         for _ in range(trips):
             a, b = body(a, b), a
         return a
 
     def list(self, trips: int, body: Any, a: Bounded, b: Bounded) -> Bounded:
-        items = []
+        items, a, b = [], self.rounded(a), self.rounded(b)
         for _ in range(trips):
             a = body(a, b)
             items.append(a)
         value = sum((item.value for item in items), np.zeros((SIZE, SIZE))) / TRIPS
-        return Bounded(value, sum(item.error + self.unit * float(np.linalg.norm(item.value)) for item in items))
+        return Bounded(value, sum(self.rounded(item).error for item in items))
 
     def branch(self, taken: bool, then: Any, otherwise: Any) -> Bounded:
-        return then() if taken else otherwise()
+        return self.rounded(then() if taken else otherwise())
 
 
 class Tensors:
@@ -236,32 +241,33 @@ def build(program: RandomProgram, with_gradient: bool) -> tuple[Tensors, Any]:
 
 def expected(program: RandomProgram, target: FloatFormat) -> Bounded:
     """Returns the value of `program` for X and the bound on its error in 16 bit."""
-    x = Bounded(X.astype(np.float64), 0.0)
-    return walk(program, program.main, [x, Bounded(-x.value, 0.0)], Numbers(target), len(program.functions))
+    machine = Numbers(target)
+    pool = [machine.rounded(Bounded(sign * X.astype(np.float64), 0.0)) for sign in (1, -1)]
+    return walk(program, program.main, pool, machine, len(program.functions))
 
 
-def _statements(depth: int) -> st.SearchStrategy[Statement]:
+KINDS = (*["matmul"] * 5, *sorted(OPS), *["call"] * 3, "assign")
+"""What a statement without blocks may be; products are frequent, as in real programs."""
+
+
+def _statements(depth: int, trips: st.SearchStrategy[int]) -> st.SearchStrategy[Statement]:
     reads = st.tuples(st.integers(0, 3), st.integers(0, 3))
-    flat = st.one_of(
-        st.builds(Statement, st.just("matmul"), reads),  # often, as in real programs
-        st.builds(Statement, st.sampled_from(sorted(OPS)), reads),
-        st.builds(Statement, st.just("call"), reads, st.integers(0, 5)),
-        st.builds(Statement, st.just("assign"), reads),
-    )
+    flat = st.builds(Statement, st.sampled_from(KINDS), reads, st.integers(0, 5))
     if not depth:
         return flat
-    block = _blocks(depth - 1)
+    block = _blocks(depth - 1, trips)
     nested = st.one_of(
-        st.builds(Statement, st.sampled_from(["loop", "list"]), reads, st.integers(0, TRIPS), st.tuples(block)),
+        st.builds(Statement, st.sampled_from(["loop", "list"]), reads, trips, st.tuples(block)),
         st.builds(Statement, st.just("branch"), reads, st.integers(0, 1), st.tuples(block, block)),
     )
     return st.one_of(flat, flat, nested)
 
 
-def _blocks(depth: int) -> st.SearchStrategy[Block]:
-    return st.lists(_statements(depth), min_size=1, max_size=4).map(tuple)
+def _blocks(depth: int, trips: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
+    return st.lists(_statements(depth, trips), min_size=1, max_size=5).map(tuple)
 
 
-def programs() -> st.SearchStrategy[RandomProgram]:
-    """Returns the strategy: up to three functions, nested to depth 3."""
-    return st.builds(RandomProgram, st.lists(_blocks(1), max_size=3).map(tuple), _blocks(DEPTH))
+def programs(least_trips: int = 0) -> st.SearchStrategy[RandomProgram]:
+    """Returns the strategy: up to three functions, nested to depth 3, loops of `least_trips` to 3 trips."""
+    trips = st.integers(least_trips, TRIPS)
+    return st.builds(RandomProgram, st.lists(_blocks(1, trips), max_size=3).map(tuple), _blocks(DEPTH, trips))

@@ -41,7 +41,11 @@ ADDITIONS = frozenset({"Add", "AddN", "AddV2", "Sub"})
 GROWING = ADDITIONS | {"Mul"}
 """Ops whose result is as large as their largest input, or larger."""
 
-WRITE_STEMS = ("Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter")
+READS = frozenset({"ReadVariableOp", "Variable", "VariableV2"})
+WRITE_STEMS = (
+    "Assign", "ResourceApply", "Apply", "ResourceSparseApply", "SparseApply", "ResourceScatter", "Scatter", "ResourceStridedSliceAssign",
+    "StridedSliceAssign",
+)  # fmt: skip
 
 LARGEST_INTEGER = {10: 1, 4: 255, 6: 127, 5: 32767, 17: 65535}
 """Bool and the integer types of at most 16 bits (`types.proto`) to the largest magnitude they hold; of wider types any value may come."""
@@ -179,7 +183,7 @@ def keep_weight_updates(canvas: Canvas) -> None:
     """Keeps in float32 the elementwise arithmetic that ends in the write of a variable: master weights, optimizer slots, moving averages.
 
     TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul), and a step of `1e-4 * g` to
-    nothing.
+    nothing. What only hands a variable's value on to that arithmetic (a slice, a transposition) is left in float32 as well.
     """
     graph = canvas.graph
     ops = {op for op in set(graph.body.ops) if op.startswith(WRITE_STEMS)}
@@ -188,9 +192,13 @@ def keep_weight_updates(canvas: Canvas) -> None:
     def enter(vertex: int) -> bool:
         return graph.op(vertex) in ELEMENTWISE and canvas.is_float32(vertex)
 
-    for vertex, origin in reach(writes, (graph.fanin,), enter):
-        if graph.op(vertex) in ELEMENTWISE:
-            canvas.keep(graph.node_of[vertex], "weight update", origin)
+    update = [(vertex, origin) for vertex, origin in reach(writes, (graph.fanin,), enter) if graph.op(vertex) in ELEMENTWISE]
+    for vertex, origin in update:
+        canvas.keep(graph.node_of[vertex], "weight update", origin)
+    reads = [v for node, op in enumerate(graph.body.ops) if op in READS and update for v in graph.vertices(node) if canvas.is_float32(v)]
+    values = {vertex for vertex, _ in reach(reads, (graph.fanout,), lambda v: graph.op(v) in CARRIERS)}
+    for vertex, origin in reach([vertex for vertex, _ in update], (graph.fanin,), values.__contains__):
+        canvas.leave(graph.node_of[vertex], "weight update", origin)
 
 
 def _tensor(node: tf_api.NodeDef | None) -> tf_api.TensorProto:

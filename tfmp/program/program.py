@@ -21,7 +21,7 @@ class Program:
 
     Attributes:
       root: name of the root function, or "" for a main graph.
-      bodies: name to body, callers before callees where there is no recursion; the root comes first.
+      bodies: name to body; the root comes first.
       definitions: name to the proto that a body was read from.
       compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
