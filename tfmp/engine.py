@@ -39,12 +39,12 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = ()) -
       GraphError: the program cannot be read or coloured.
       RewriteError: a rewritten body failed verification.
     """
-    with _no_garbage_collection():
+    with without_garbage_collection():
         return _convert(program, settings, frozenset(fetches))
 
 
 @contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Holds the cycle collector back: a conversion makes many small objects and no cycles, and each full collection walks all of TensorFlow's
     objects (measured: half the time of a conversion of 8,000 nodes).
     """
@@ -149,7 +149,7 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
 
 def convert_named(name: bytes | str, lookup: Lookup, settings: Settings) -> Conversion:
     """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds."""
-    with _no_garbage_collection():
+    with without_garbage_collection():
         return convert(from_function(_text(name), lookup), settings)
 
 
@@ -163,7 +163,7 @@ def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tu
       lookup: finds the definitions of both and of what they call.
       settings: as for `convert`.
     """
-    with _no_garbage_collection():
+    with without_garbage_collection():
         return convert(paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links), settings)
 
 

@@ -11,9 +11,9 @@ import pytest
 import tfmp
 from tests.behaviour.on_off import DTYPES, scope
 
-
 OTHERS_WARNINGS = (
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # TensorFlow's tensors under NumPy 2
+    "ignore:non-integer arguments to randrange:DeprecationWarning",  # tf_keras 2.18 under Python 3.10
 )
 
 

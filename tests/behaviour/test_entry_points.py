@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfmp
-from tests.behaviour import on_off
 from tests.behaviour.on_off import normal, run, scope
 
 ROWS, BATCH = 16, 4

@@ -245,7 +245,7 @@ def test_recomputed_blocks(dtype: str, block: str) -> None:  # R31
 
     runs = run(program, dtype).check()
     plain, recomputed = runs.on
-    on_off.assert_alike(plain, recomputed, on_off.SIXTEEN_BIT[dtype].unit_roundoff)
+    on_off.assert_alike(plain, recomputed, on_off.ROUNDINGS * on_off.SIXTEEN_BIT[dtype].unit_roundoff)
 
 
 def test_a_gradient_penalty(dtype: str) -> None:

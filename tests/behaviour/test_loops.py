@@ -30,7 +30,7 @@ def test_a_while_loop_with_its_gradient(dtype: str, jit: bool, bounded: bool) ->
         @tf.function(jit_compile=jit)
         def f(x: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
-                limit = dict(maximum_iterations=5) if bounded else {}
+                limit = {"maximum_iterations": 5} if bounded else {}
                 _, y = tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, x), **limit)
                 loss = tf.reduce_mean(y**2)
             return y, tape.gradient(loss, w)

@@ -103,8 +103,8 @@ def test_an_op_that_only_knows_float_is_left_as_it_is(dtype: str) -> None:  # R1
 def test_ctc_loss(dtype: str, labels: str) -> None:  # R17
     features, w = normal(2, 10, 8), normal(8, 6, seed=12, scale=0.3)
     ids, lengths = tf.constant([[1, 2, 3], [2, 2, 0]]), tf.constant([3, 2])
-    dense = dict(labels=ids, label_length=lengths)
-    sparse = dict(labels=tf.sparse.from_dense(ids), label_length=None)
+    dense = {"labels": ids, "label_length": lengths}
+    sparse = {"labels": tf.sparse.from_dense(ids), "label_length": None}
 
     def program() -> Any:
         @tf.function

@@ -104,7 +104,12 @@ def test_keras_attention_layers_with_masks(dtype: str) -> None:  # R44
 
 @pytest.mark.parametrize("values", ["zeros", "constant 300", "tiny", "around 65000"])
 def test_a_layer_norm_written_by_hand(dtype: str, values: str) -> None:  # R46, R47
-    tables = {"zeros": tf.zeros([4, 8]), "constant 300": 300 * tf.ones([4, 8]), "tiny": normal(4, 8, scale=1e-4), "around 65000": 65000 + normal(4, 8, scale=3e3)}
+    tables = {
+        "zeros": tf.zeros([4, 8]),
+        "constant 300": 300 * tf.ones([4, 8]),
+        "tiny": normal(4, 8, scale=1e-4),
+        "around 65000": 65000 + normal(4, 8, scale=3e3),
+    }
     w = normal(8, 8, seed=12)
 
     def program() -> Any:

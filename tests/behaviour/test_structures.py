@@ -54,7 +54,7 @@ def test_inputs_keep_structure(dtype: str, case: str) -> None:
     inputs = {"dict": {"x": X, "w": W}, "namedtuple": Attributes(X, W), "nested": [{"x": (X,)}, [W]], "numpy": [np.asarray(X), np.asarray(W)]}[case]
 
     def program() -> Any:
-        return tf.function(lambda tree: (tf.matmul(*reversed(tf.nest.flatten(tree))) if case == "dict" else tf.matmul(*tf.nest.flatten(tree))))(inputs)
+        return tf.function(lambda tree: tf.matmul(*reversed(tf.nest.flatten(tree))) if case == "dict" else tf.matmul(*tf.nest.flatten(tree)))(inputs)
 
     run(program, dtype).check()
 

@@ -105,7 +105,8 @@ def many(loop: Loop) -> dict[str, Any]:
     run(loop.batch(REPLICAS - 1), tf.constant(300))
     fallen, same = loop.state(), loop.weights() == before
     run(loop.batch(), tf.constant(1))
-    return {"grown": grown, "fallen": fallen, "same weights": same, "recovered": loop.state(), "moves again": loop.weights() != before, "in step": loop.in_step()}
+    record = {"grown": grown, "fallen": fallen, "same weights": same, "recovered": loop.state()}
+    return {**record, "moves again": loop.weights() != before, "in step": loop.in_step()}
 
 
 def fit(strategy: Any, family: Family) -> dict[str, Any]:

@@ -195,6 +195,17 @@ def test_a_model_is_loaded_in_another_process_that_registered_the_wrappers(tmp_p
     assert run_script(str(script)).splitlines()[-2:] == ["tfmp.optimizers.keras3 64.0 4", "tfmp.optimizers.tf_keras 64.0 4"]
 
 
+@pytest.mark.parametrize("imports", ["import tfmp, keras", "import keras, tfmp"])
+def test_a_model_is_loaded_where_only_tfmp_is_imported(imports: str, tmp_path: pathlib.Path, run_script: Scripts) -> None:
+    model = make_model(KERAS3, wrap(KERAS3.adam(0.1), DynamicLossScale(initial=64)))
+    model.fit(X, Y, batch_size=4, verbose=0)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    script = tmp_path / "load.py"
+    script.write_text(f"{imports}\nprint(float(keras.models.load_model({path!r}).optimizer.scale))\n")
+    assert run_script(str(script)).splitlines()[-1] == "64.0"
+
+
 def test_a_v1_saver_keeps_the_scale_and_the_names_of_the_slots(tmp_path: pathlib.Path) -> None:
     v1 = tf.compat.v1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,12 @@ def test_workers_out_of_step_would_be_reported() -> None:
     assert example.compare("keras", [[{**one, "skipped": 0} for one in good]] * 2) == 1
 
 
-def load_example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+def load_example(name: str, folder: str = "examples") -> Any:
+    """The module of an example, or of a benchmark."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules[name] = module  # its dataclass looks itself up there
     spec.loader.exec_module(module)
     return module

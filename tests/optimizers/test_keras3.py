@@ -140,7 +140,9 @@ def test_apply_without_variables_needs_a_built_optimizer_and_returns_steps() -> 
         optimizer.stateless_apply([], [], [])
 
 
-@pytest.mark.parametrize("loss_scale", ["dynamic", 128, None, DynamicLossScale(initial=8, growth_interval=3, minimum=0.5, hysteresis=2), FixedLossScale(2, False)])
+@pytest.mark.parametrize(
+    "loss_scale", ["dynamic", 128, None, DynamicLossScale(initial=8, growth_interval=3, minimum=0.5, hysteresis=2), FixedLossScale(2, False)]
+)
 def test_the_configuration_makes_an_equal_wrapper(loss_scale: Any) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(schedule, momentum=0.5, clipvalue=2.0), loss_scale, name="outer")

@@ -64,7 +64,9 @@ def test_attributes_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(
 
 
 @families
-@pytest.mark.parametrize("loss_scale", ["dynamic", 128, None, DynamicLossScale(initial=8, growth_interval=3, minimum=0.5, hysteresis=2), FixedLossScale(2, False)])
+@pytest.mark.parametrize(
+    "loss_scale", ["dynamic", 128, None, DynamicLossScale(initial=8, growth_interval=3, minimum=0.5, hysteresis=2), FixedLossScale(2, False)]
+)
 def test_the_configuration_makes_an_equal_wrapper(family: Family, loss_scale: Any) -> None:
     optimizer = wrap(family.sgd(0.5, momentum=0.25, clipvalue=2.0), loss_scale)
     copied = CLASSES[family].from_config(copy.deepcopy(optimizer.get_config()))

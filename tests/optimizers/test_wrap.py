@@ -35,7 +35,6 @@ def test_each_family_gets_its_own_wrapper(family: Family, loss_scale: Any, polic
     assert wrapped.inner_optimizer is inner
     assert wrapped.loss_scale_policy == policy
     assert is_wrapped(wrapped)
-    assert isinstance(wrapped, type(inner).__mro__[-2] if family is V1 else object)
     with pytest.raises(ValueError, match="already scales the loss"):
         wrap(wrapped)
 
@@ -87,7 +86,10 @@ def test_registering_is_harmless_for_other_packages() -> None:
 
 
 def test_the_table_imports_no_framework() -> None:
-    code = "import sys, tfmp.optimizers.wrap, tfmp.optimizers.policies, tfmp.optimizers.loss_scale; print({'tensorflow', 'keras', 'tf_keras'} & set(sys.modules))"
+    code = (
+        "import sys, tfmp.optimizers.wrap, tfmp.optimizers.policies, tfmp.optimizers.loss_scale; "
+        "print({'tensorflow', 'keras', 'tf_keras'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 

@@ -55,7 +55,8 @@ def skipping() -> dict[str, Any]:
             session.run(train, {x: data})
             after = session.run([w, table])
             same = all((one == other).all() for one, other in zip(before, after, strict=True))
-            numbers = session.run([optimizer.scale, optimizer.skipped_steps, optimizer.consecutive_skips, optimizer.last_skip_step, step, optimizer.last_step_skipped])
+            counts = [optimizer.skipped_steps, optimizer.consecutive_skips, optimizer.last_skip_step]
+            numbers = session.run([optimizer.scale, *counts, step, optimizer.last_step_skipped])
             record.append([same, *[number.item() for number in numbers]])
         names = [one.name for one in optimizer.variables()]
     return {"kinds": kinds, "record": record, "names": names}

@@ -185,7 +185,7 @@ class Numbers:
 
 
 class Tensors:
-    """The machine that builds a graph; loops and branches tell in their names how often they run."""
+    """The machine that builds a graph; loops tell in their names how often they run."""
 
     def __init__(self) -> None:
         """Makes the weight."""
@@ -220,7 +220,7 @@ class Tensors:
 
     def branch(self, taken: bool, then: Any, otherwise: Any) -> Any:
         limit = -1e4 if taken else 1e4
-        return tf.cond(tf.reduce_sum(self.weight) > limit, then, otherwise, name=f"branch_b{int(taken)}x")
+        return tf.cond(tf.reduce_sum(self.weight) > limit, then, otherwise)
 
 
 def build(program: RandomProgram, with_gradient: bool) -> tuple[Tensors, Any]:
@@ -246,16 +246,17 @@ def expected(program: RandomProgram, target: FloatFormat) -> Bounded:
     return walk(program, program.main, pool, machine, len(program.functions))
 
 
-KINDS = (*["matmul"] * 5, *sorted(OPS), *["call"] * 3, "assign")
-"""What a statement without blocks may be; products are frequent, as in real programs."""
+CALM = ("gate", "matmul", "mean", "relu", "softmax", "tanh", "transpose")
+"""Ops that are on no denylist, nor read integers."""
 
 
-def _statements(depth: int, trips: st.SearchStrategy[int]) -> st.SearchStrategy[Statement]:
+def _statements(depth: int, trips: st.SearchStrategy[int], ops: Sequence[str]) -> st.SearchStrategy[Statement]:
     reads = st.tuples(st.integers(0, 3), st.integers(0, 3))
-    flat = st.builds(Statement, st.sampled_from(KINDS), reads, st.integers(0, 5))
+    kinds = (*["matmul"] * 5, *ops, *["call"] * 3, "assign")  # products are frequent, as in real programs
+    flat = st.builds(Statement, st.sampled_from(kinds), reads, st.integers(0, 5))
     if not depth:
         return flat
-    block = _blocks(depth - 1, trips)
+    block = _blocks(depth - 1, trips, ops)
     nested = st.one_of(
         st.builds(Statement, st.sampled_from(["loop", "list"]), reads, trips, st.tuples(block)),
         st.builds(Statement, st.just("branch"), reads, st.integers(0, 1), st.tuples(block, block)),
@@ -263,11 +264,11 @@ def _statements(depth: int, trips: st.SearchStrategy[int]) -> st.SearchStrategy[
     return st.one_of(flat, flat, nested)
 
 
-def _blocks(depth: int, trips: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
-    return st.lists(_statements(depth, trips), min_size=1, max_size=5).map(tuple)
+def _blocks(depth: int, trips: st.SearchStrategy[int], ops: Sequence[str]) -> st.SearchStrategy[Block]:
+    return st.lists(_statements(depth, trips, ops), min_size=1, max_size=5).map(tuple)
 
 
-def programs(least_trips: int = 0) -> st.SearchStrategy[RandomProgram]:
-    """Returns the strategy: up to three functions, nested to depth 3, loops of `least_trips` to 3 trips."""
+def programs(least_trips: int = 0, ops: Sequence[str] = tuple(sorted(OPS))) -> st.SearchStrategy[RandomProgram]:
+    """Returns the strategy: up to three functions, nested to depth 3, loops of `least_trips` to 3 trips, ops out of `ops`."""
     trips = st.integers(least_trips, TRIPS)
-    return st.builds(RandomProgram, st.lists(_blocks(1, trips), max_size=3).map(tuple), _blocks(DEPTH, trips))
+    return st.builds(RandomProgram, st.lists(_blocks(1, trips, ops), max_size=3).map(tuple), _blocks(DEPTH, trips, ops))

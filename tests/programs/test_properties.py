@@ -45,14 +45,14 @@ def run(written: Written, concrete: Any) -> list[np.ndarray]:
 def executed_casts(root: str, definitions: Definitions, added: Callable[[str], set[str]]) -> int:
     """Returns how many added casts one run of `root` executes; `added` has the names of the new casts of a function.
 
-    The program's own construction tells how often its loops and branches run: their names say so. What no result or side effect needs does not run.
+    The program's own construction tells how many trips its loops make: their names say so. Which branch of a conditional runs is known to nobody before it
+    does, so that both count. What no result or side effect needs does not run.
     """
     definition = definitions(root)
     casts, total = added(root), 0
     for node in live_nodes(definition):
         total += node.name in casts
-        for function, times in _times(node):
-            total += times * executed_casts(function, definitions, added) if times else 0
+        total += sum(times * executed_casts(function, definitions, added) for function, times in _times(node))
     return total
 
 
@@ -61,9 +61,6 @@ def _times(node: tf_api.NodeDef) -> list[tuple[str, int]]:
     if node.op in ("While", "StatelessWhile"):
         trips = int(re.findall(r"loop_t(\d)x", node.name)[-1])
         return [(node.attr["body"].func.name, trips), (node.attr["cond"].func.name, trips + 1)]
-    if node.op in ("If", "StatelessIf"):
-        taken = int(re.findall(r"branch_b(\d)x", node.name)[-1])
-        return [(node.attr["then_branch"].func.name, taken), (node.attr["else_branch"].func.name, 1 - taken)]
     return [(name, 1) for name in called_by(node)]
 
 
@@ -134,7 +131,7 @@ def test_no_more_casts_are_executed_than_body_by_body(program: RandomProgram, wi
 def test_casts_are_counted_by_trips_and_branches() -> None:
     """By hand: a product in a loop of three trips whose result goes through an exponential; each step casts in, casts out, and so does each body alone."""
     body = (Statement("matmul"), Statement("exp"))
-    program = RandomProgram((), (Statement("loop", number=3, blocks=(body,)), Statement("branch", number=1, blocks=((Statement("matmul"),), body))))
+    program = RandomProgram((), (Statement("loop", number=3, blocks=(body,)), Statement("branch", number=1, blocks=(body, (Statement("exp"),)))))
     _, concrete = trace(program, with_gradient=False)
     alone = casts_body_by_body(concrete, "float16")
     assert alone == 3 * 3 + 3  # the input, the weight and the result of the product, in every step and in the branch that is taken

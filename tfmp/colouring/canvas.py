@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 
 from tfmp.colouring.typegraph import TypeGraph
@@ -144,6 +145,14 @@ class Canvas:
     def devices(self, node: int) -> Devices:
         """Returns the device types whose kernels must exist for `node`."""
         return self._devices[bisect.bisect_right(self._offsets, node) - 1]
+
+    @functools.cached_property
+    def clear(self) -> bytearray:
+        """Vertex to 1 if `kind_at` is "clear": asked at every step of the longest walks."""
+        found = bytearray(len(self.graph))
+        for vertex in (*self._on_list.get(CLEAR, ()), *self.graph.tied):
+            found[vertex] = 1
+        return found
 
     def on_lists(self, kinds: Iterable[str]) -> list[int]:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""

@@ -62,7 +62,7 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     for node, op in enumerate(canvas.graph.body.ops):
         if ("TensorList" in op or op in OPTIONALS) and node not in done and canvas.processable[node] and _is_root(canvas, node):
             clusters.append(_cluster_of(canvas, node, done))
-        elif op in OPTIONALS and canvas.rules.follow_handles and node not in done:
+        elif op in OPTIONALS and canvas.rules.follow_handles and node not in done and len(_values(canvas, node)) > 1:
             canvas.keep(node, "list handle leaves the graph")  # several values behind one handle, as a dataset's iterator gives them
     for cluster in clusters:
         for vertex in cluster:
@@ -72,10 +72,12 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
 
 
 def _look_into_lists(canvas: Canvas) -> None:
-    """Connects the handles that lists hold (nested loops save such lists) with the handle of the list that holds them: who shares one shares the other."""
+    """Connects the handles that lists and optionals hold (nested loops and branches save such lists) with the handle of what holds them: who shares one
+    shares the other.
+    """
     graph = canvas.graph
     for node, op in enumerate(graph.body.ops):
-        if "TensorList" in op and (handle := graph.vertex(node, HANDLE)) is not None:
+        if ("TensorList" in op or op in OPTIONALS) and (handle := graph.vertex(node, HANDLE)) is not None:
             for vertex in graph.vertices(node):
                 if graph.slot(vertex).attr and graph.dtype[vertex] == DT_VARIANT:
                     graph.add_edge(handle, vertex)
@@ -97,8 +99,8 @@ def _element(canvas: Canvas, node: int) -> int | None:
     """Returns the vertex of a list op's element type, or None if `node` is no list op or its elements are not float32; optionals are lists of one."""
     op = canvas.graph.body.ops[node]
     if op in OPTIONALS and canvas.rules.follow_handles:
-        slots = [v for v in canvas.graph.vertices(node) if canvas.graph.slot(v).attr == OPTIONALS[op]]
-        return slots[0] if len(slots) == 1 and canvas.is_float32(slots[0]) else None
+        values = _values(canvas, node)
+        return values[0] if len(values) == 1 and canvas.is_float32(values[0]) else None
     if "TensorList" not in op:
         return None
     for vertex in canvas.graph.vertices(node):
@@ -106,6 +108,11 @@ def _element(canvas: Canvas, node: int) -> int | None:
         if slot.attr and slot.index < 0 and canvas.is_float32(vertex):
             return vertex
     return None
+
+
+def _values(canvas: Canvas, node: int) -> list[int]:
+    """Returns the vertices of the values that an optional's op puts in or takes out."""
+    return [v for v in canvas.graph.vertices(node) if canvas.graph.slot(v).attr == OPTIONALS[canvas.graph.body.ops[node]]]
 
 
 def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
@@ -131,6 +138,8 @@ def _cluster_of(canvas: Canvas, root: int, done: set[int]) -> list[int]:
 def _is_border(canvas: Canvas, vertex: int) -> bool:
     op = canvas.graph.op(vertex)
     if canvas.rules.follow_handles:
+        if op in OPTIONALS:
+            return len(_values(canvas, canvas.graph.node_of[vertex])) > 1
         return "TensorList" not in op and op not in PASSES_ON
     return op in BORDERS or canvas.schema(vertex) is None
 

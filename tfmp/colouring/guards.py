@@ -189,14 +189,16 @@ def keep_weight_updates(canvas: Canvas) -> None:
     ops = {op for op in set(graph.body.ops) if op.startswith(WRITE_STEMS)}
     writes = [v for node, op in enumerate(graph.body.ops) if op in ops for v in graph.vertices(node) if canvas.is_float32(v)]
 
-    def enter(vertex: int) -> bool:
-        return graph.op(vertex) in ELEMENTWISE and canvas.is_float32(vertex)
-
-    update = [(vertex, origin) for vertex, origin in reach(writes, (graph.fanin,), enter) if graph.op(vertex) in ELEMENTWISE]
+    elementwise = bytearray(len(graph))  # asked at every step of a long walk
+    for node, op in enumerate(graph.body.ops):
+        if op in ELEMENTWISE:
+            for vertex in graph.vertices(node):
+                elementwise[vertex] = canvas.is_float32(vertex)
+    update = [(vertex, origin) for vertex, origin in reach(writes, (graph.fanin,), elementwise.__getitem__) if elementwise[vertex]]
     for vertex, origin in update:
         canvas.keep(graph.node_of[vertex], "weight update", origin)
     reads = [v for node, op in enumerate(graph.body.ops) if op in READS and update for v in graph.vertices(node) if canvas.is_float32(v)]
-    values = {vertex for vertex, _ in reach(reads, (graph.fanout,), lambda v: graph.op(v) in CARRIERS)}
+    values = {vertex for vertex, origin in reach(reads, (graph.fanout,), lambda v: graph.op(v) in CARRIERS) if vertex != origin}
     for vertex, origin in reach([vertex for vertex, _ in update], (graph.fanin,), values.__contains__):
         canvas.leave(graph.node_of[vertex], "weight update", origin)
 

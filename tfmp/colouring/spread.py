@@ -44,7 +44,7 @@ def spread_deny(canvas: Canvas) -> None:
     if canvas.rules.force:
         return
     graph = canvas.graph
-    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), lambda v: canvas.kind_at(v) == CLEAR)
+    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), canvas.clear.__getitem__)
     before_danger = {vertex for vertex, _ in towards}
     guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
     for vertex, origin in reach([*canvas.on_lists({DENY}), *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):

@@ -123,7 +123,7 @@ Adjacency = Sequence[Sequence[int]]
 """Vertex to its neighbours in one direction."""
 
 
-def reach(starts: Iterable[int], directions: Sequence[Adjacency], enter: Callable[[int], bool]) -> list[tuple[int, int]]:
+def reach(starts: Iterable[int], directions: Sequence[Adjacency], enter: Callable[[int], object]) -> list[tuple[int, int]]:
     """Returns `starts`, and everything that a path through entered vertices leads to, once each, with the vertex it was reached from (a start: itself).
 
     Args:

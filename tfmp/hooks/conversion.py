@@ -34,6 +34,11 @@ def convert_for_running(
     Raises:
       GraphError, RewriteError: the program could not be converted; nothing was registered.
     """
+    with engine.without_garbage_collection():  # until everything that was made on the way is gone again
+        return _convert(functions, links, settings)
+
+
+def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings) -> list[tf_api.AtomicFunction] | None:
     decision = hardware.decide(settings, hardware.detect())
     if decision.caution:
         notices.hardware_caution(decision.caution)

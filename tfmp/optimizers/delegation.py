@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfmp.optimizers.guard import Guard, Readings
+from tfmp.optimizers.guard import Guard
+from tfmp.optimizers.readings import Readings
 
 #: Name of the scale's state among the checkpoint children, where TensorFlow and tf_keras put theirs.
 CHECKPOINT_CHILD = "loss_scale"

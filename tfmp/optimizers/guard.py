@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
@@ -12,6 +10,7 @@ from absl import logging
 
 from tfmp.optimizers import agreement
 from tfmp.optimizers import gradients as gradient_rules
+from tfmp.optimizers.ahead import Unscaled, UnscaledAhead
 from tfmp.optimizers.gradients import Gradient
 from tfmp.optimizers.loss_scale import STATE_FIELDS, ScaleState, initial_state, next_state
 from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
@@ -23,65 +22,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def as_written(function: _Function) -> _Function:
     """Returns the function marked so that AutoGraph does not translate it, nor what it calls, inside a user's `tf.function`."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
-
-
-class Readings:
-    """What every wrapper tells about its loss scale. Tensors, so that they can be read in functions and Sessions too."""
-
-    _guard: Guard
-
-    @property
-    def loss_scale_policy(self) -> LossScalePolicy:
-        """How the scale moves."""
-        return self._guard.policy
-
-    @property
-    def scale(self) -> tf.Tensor:
-        """The current loss scale, float32 scalar."""
-        return self._guard.scale
-
-    @property
-    def skipped_steps(self) -> tf.Tensor:
-        """How many steps were skipped since the beginning, int64 scalar."""
-        return self._guard.value("skipped_steps")
-
-    @property
-    def consecutive_skips(self) -> tf.Tensor:
-        """How many steps in a row were skipped up to and including the latest, int64 scalar."""
-        return self._guard.state().consecutive_skips(TENSORS)
-
-    @property
-    def last_skip_step(self) -> tf.Tensor:
-        """Which step (1 is the first, skipped ones count) was skipped last, int64 scalar; 0 if none was."""
-        return self._guard.value("last_skip_step")
-
-    @property
-    def last_step_skipped(self) -> tf.Tensor:
-        """Whether the latest step was skipped, bool scalar."""
-        return self.consecutive_skips > 0
-
-    @property
-    def last_bad_variable(self) -> str:
-        """Name of the first variable with a non-finite gradient in the latest skipped step, "" if unknown. Eager only."""
-        return self._guard.last_bad_variable
-
-    def loss_scale_state(self) -> ScaleState:
-        """Returns the whole state of the scale in Python numbers. Eager only."""
-        variables = self._guard.variables
-        return initial_state(self._guard.policy) if variables is None else variables.numbers()
-
-
-@dataclass(frozen=True)
-class Unscaled:
-    """Gradients that were unscaled and tested ahead of the step.
-
-    Attributes:
-        gradients: the unscaled gradients, in the order and with the Nones they came with.
-        finite: bool, for each gradient that is not None whether it is finite on this replica.
-    """
-
-    gradients: list[Gradient]
-    finite: tf.Tensor
 
 
 class Guard:
@@ -103,7 +43,7 @@ class Guard:
         self._names: tuple[str, ...] = ()
         self._scaled_a_loss = False
         self._warned = False
-        self._ahead: weakref.WeakKeyDictionary[Any, list[Unscaled]] = weakref.WeakKeyDictionary()
+        self._ahead = UnscaledAhead()
         if policy.active:
             agreement.check_strategy()
             self.variables = ScaleVariables(policy)
@@ -140,6 +80,7 @@ class Guard:
         A 16-bit loss comes back in float32. If the policy is not active the loss comes back as it is.
         """
         self._scaled_a_loss = True
+        self._ahead.begin()
         if callable(loss):
             return lambda: self.scale_loss(loss())
         return gradient_rules.scale_loss(loss, self.scale) if self.policy.active else loss
@@ -148,22 +89,21 @@ class Guard:
     def unscale(self, gradients: Sequence[Gradient], *, widen: bool) -> Unscaled:
         """Returns the gradients divided by the scale, tested; see `gradients.unscale`."""
         if not self.policy.active:
-            return Unscaled(list(gradients), tf.zeros([0], tf.bool))
+            return Unscaled(list(gradients), tf.zeros([0], tf.bool), [])
         unscaled = gradient_rules.unscale(gradients, self.scale, widen=widen)
-        return Unscaled(unscaled, self._test(unscaled, scaled=False))
+        return Unscaled(unscaled, self._test(unscaled, scaled=False), _places(unscaled))
 
     def unscale_ahead(self, gradients: Sequence[Gradient], *, widen: bool) -> list[Gradient]:
-        """Like `unscale`, and remembers the result until `take_ahead` asks for it in the same graph."""
+        """Like `unscale`, and remembers the result for `found_ahead`."""
         if not self.policy.active:
             return list(gradients)
         unscaled = self.unscale(gradients, widen=widen)
-        self._ahead.setdefault(_graph(), []).append(unscaled)
+        self._ahead.add(gradients, unscaled)
         return unscaled.gradients
 
-    def take_ahead(self) -> Unscaled | None:
-        """Returns and forgets the oldest result of `unscale_ahead` in this graph; None if there is none."""
-        waiting = self._ahead.get(_graph())
-        return waiting.pop(0) if waiting else None
+    def found_ahead(self, gradients: Sequence[Gradient]) -> Unscaled | None:
+        """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled."""
+        return self._ahead.find(gradients) if self.policy.active else None
 
     @as_written
     def apply(
@@ -246,12 +186,12 @@ class Guard:
         self, gradients: Sequence[Gradient], scaled: bool, ahead: Unscaled | None, reduced: bool
     ) -> tuple[tf.Tensor, list[int]]:
         """Returns what must be true for the step to be taken, and the place of the gradient each element is about."""
+        if ahead is not None and _same(gradients, ahead.gradients):
+            return ahead.finite, ahead.places
+        tested, places = self._test(gradients, scaled, reduced), _places(gradients)
         if ahead is None:
-            return self._test(gradients, scaled, reduced), _places(gradients)
-        if _same(gradients, ahead.gradients):
-            return ahead.finite, _places(gradients)
-        tested = self._test(gradients, scaled, reduced)
-        return tf.concat([tested, ahead.finite], axis=0), _places(gradients) + _places(ahead.gradients)
+            return tested, places
+        return tf.concat([tested, ahead.finite], axis=0), places + ahead.places
 
     def _test(self, gradients: Sequence[Gradient], scaled: bool, reduced: bool = False) -> tf.Tensor:
         replicas = 1 if reduced else agreement.replica_count()
@@ -270,17 +210,6 @@ def _same(gradients: Sequence[Gradient], others: Sequence[Gradient]) -> bool:
     present = {id(gradient) for gradient in gradients if gradient is not None}
     return present == {id(other) for other in others if other is not None}
 
-
-def _graph() -> Any:
-    """Returns what stands for the graph that operations currently go to, eager execution included."""
-    return _EAGER if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-class _Eager:
-    """Stands for eager execution among graphs."""
-
-
-_EAGER = _Eager()
 
 _NOT_SCALED = (
     "Gradients are applied of a loss that was not scaled, or that were not unscaled, so loss scaling has no effect or a "

@@ -39,6 +39,8 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
     below `minimum`. Everything the inner optimizer does (clipping, weight decay, averaging, accumulation) it does to
     unscaled gradients, float32 if they were 16-bit. Its attributes are read and set through the wrapper.
 
+    What the forward pass changes by itself, such as the moving statistics of batch normalisation, is not undone by skipping the step.
+
     To TensorFlow checkpoints and to Keras files the wrapper looks like the inner optimizer with a loss scale added, so
     they can be exchanged with the unwrapped optimizer both ways.
     """
@@ -160,7 +162,7 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
         self._apply_scaled(gradients, variables, trainable_variables)
 
     def _apply_scaled(self, gradients: list[Any], variables: list[Any], given: Sequence[Any] | None) -> None:
-        ahead = self._guard.take_ahead()
+        ahead = self._guard.found_ahead(gradients)
         overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
 
         def take(gradients: Sequence[Any]) -> None:

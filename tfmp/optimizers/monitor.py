@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tfmp.optimizers.guard import Readings
 from tfmp.optimizers.loss_scale import ScaleState
 from tfmp.optimizers.policies import LossScalePolicy
+from tfmp.optimizers.readings import Readings
 
 #: Marks a summary as one of TensorBoard's scalars. `tf.summary.scalar` writes the same, but needs the tensorboard package, which training with
 #: TensorFlow 2.21 no longer brings along.

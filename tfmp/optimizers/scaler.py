@@ -7,10 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfmp.optimizers.ahead import Unscaled
 from tfmp.optimizers.delegation import already_wrapped_error
 from tfmp.optimizers.gradients import cast_like
-from tfmp.optimizers.guard import Guard, Readings, Unscaled, as_written
+from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.policies import as_policy
+from tfmp.optimizers.readings import Readings
 from tfmp.optimizers.wrap import family_of, is_wrapped
 
 

@@ -89,7 +89,7 @@ class _TfKerasProxy(InnerProxy):
     def _guarded(self, pairs: list[tuple[Any, Any]], take: Any, reduced: bool) -> Any:
         """Applies unscaled (gradient, variable) pairs with `take(pairs)`, or skips the step."""
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        ahead = self._guard.take_ahead()
+        ahead = self._guard.found_ahead(gradients)
         return self._guard.apply(
             gradients,
             lambda gradients: take(list(zip(gradients, variables, strict=True))),

@@ -118,7 +118,7 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
         pairs = tuple(grads_and_vars)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         guard = self._guard
-        ahead = guard.take_ahead()
+        ahead = guard.found_ahead(gradients)
         if not guard.policy.active:
             return self._optimizer.apply_gradients(pairs, global_step, name)
 

@@ -1,0 +1,123 @@
+"""Edits go into a copy, in the form of the proto that is edited."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graph_text import functions, parse, render
+from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT, DT_HALF
+from tfmp.graph.edit import GraphEditor, Retarget, retargeted
+from tfmp.graph.schema import Slot
+from tfmp.graph.view import read_function, read_graph
+
+GRAPH = """\
+x = Placeholder() shape=[4, 4]
+k = Const() value=[0.1, 0.25]
+m = MatMul(x, x, ^k)
+l = IdentityN(x, m)
+"""
+FUNCTION = """
+function f(a: float, b: float) -> (y: float, z: float)
+  k = Const() value=0.1
+  m = MatMul(a, b)
+  return y = m:product:0
+  return z = a
+"""
+
+
+def graph_editor() -> GraphEditor:
+    """Returns an editor of GRAPH."""
+    graph = parse(GRAPH)
+    return GraphEditor(read_graph(graph, {}), graph)
+
+
+def function_editor() -> GraphEditor:
+    """Returns an editor of FUNCTION."""
+    function = functions(parse(FUNCTION))["f"]
+    return GraphEditor(read_function(function, {}), function)
+
+
+def text(proto: tf_api.FunctionDef | tf_api.GraphDef) -> str:
+    """Returns the text of a graph or of a function."""
+    graph = proto if isinstance(proto, tf_api.GraphDef) else tf_api.GraphDef()
+    if graph is not proto:
+        graph.library.function.add().CopyFrom(proto)
+    return render(graph)
+
+
+def test_the_original_stays() -> None:
+    graph = parse(GRAPH)
+    editor = GraphEditor(read_graph(graph, {}), graph)
+    editor.retype(2, Slot("T"), DT_HALF)
+    editor.add_cast("c", "x", "", DT_FLOAT, DT_HALF)
+    editor.redirect((2, 1), "c")
+    assert render(graph) == GRAPH
+    assert editor.touched == {2}
+
+
+def test_types_are_set_one_by_one() -> None:
+    editor = graph_editor()
+    editor.retype(2, Slot("T"), DT_HALF)
+    editor.retype(3, Slot("T", 1), DT_HALF)
+    assert text(editor.proto) == GRAPH.replace("^k)", "^k) T=half").replace("(x, m)", "(x, m) T=[float, half]")
+
+
+def test_arguments_and_results_have_types_in_the_signature() -> None:
+    editor = function_editor()
+    editor.retype(1, Slot("T"), DT_HALF)
+    editor.retype(5, Slot("T"), DT_HALF)
+    assert text(editor.proto) == FUNCTION.replace("b: float)", "b: half)").replace("z: float)", "z: half)")
+
+
+def test_a_cast_is_written_as_the_proto_wants_it() -> None:
+    assert graph_editor().add_cast("c", "x", "", DT_FLOAT, DT_HALF) == "c"
+    editor = function_editor()
+    assert editor.add_cast("c", "m:product:0", "/device:CPU:0", DT_HALF, DT_FLOAT) == "c:y:0"
+    assert "  c = Cast(m:product:0) SrcT=half @/device:CPU:0\n" in text(editor.proto)
+
+
+def test_a_constant_is_copied_and_rounded() -> None:
+    editor = graph_editor()
+    assert editor.add_constant("h", 1, DT_HALF) == "h"
+    value = tf_api.read_tensor(editor.proto.node[-1].attr["value"].tensor)
+    assert value.dtype == np.float16
+    assert list(value) == [np.float16(0.1), np.float16(0.25)]
+    assert function_editor().add_constant("h", 2, DT_HALF) == "h:output:0"
+
+
+def test_inputs_and_results_are_redirected_and_control_inputs_stay() -> None:
+    editor = graph_editor()
+    editor.redirect((2, 1), "k")
+    assert list(editor.proto.node[2].input) == ["x", "k", "^k"]
+    other = function_editor()
+    other.redirect((4, 0), "k:output:0")
+    other.redirect((3, 0), "b")
+    assert text(other.proto) == FUNCTION.replace("y = m:product:0", "y = k:output:0").replace("MatMul(a, b)", "MatMul(b, b)")
+
+
+def test_an_old_batch_normalisation_becomes_the_newer_one_when_its_type_is_set() -> None:
+    graph = parse("x = Placeholder()\nb = FusedBatchNorm(x, x, x, x, x)\n")
+    editor = GraphEditor(read_graph(graph, {}), graph)
+    editor.retype(1, Slot("T"), DT_HALF)
+    assert text(editor.proto) == "x = Placeholder()\nb = FusedBatchNormV2(x, x, x, x, x) T=half\n"
+
+
+@pytest.mark.parametrize(
+    ("node", "retarget", "expected"),
+    [
+        ("c = PartitionedCall(x) Tout=[float] f=old", Retarget(1, "f", 0, "new"), "f=new"),
+        ("c = Case(i, x) Tout=[float] branches=[a, b]", Retarget(1, "branches", 1, "new"), "branches=[a, new]"),
+    ],
+)
+def test_calls_are_retargeted_in_a_copy(node: str, retarget: Retarget, expected: str) -> None:
+    graph = parse(f"x = Placeholder()\n{node}\n")
+    assert expected in render(retargeted(graph, "ignored", [retarget]))
+    assert expected not in render(graph)
+
+
+def test_a_retargeted_function_has_its_new_name() -> None:
+    function = functions(parse(FUNCTION))["f"]
+    assert retargeted(function, "g", []).signature.name == "g"
+    assert function.signature.name == "f"
