@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tfmp
 from tests.contracts import running
 from tests.graph_text import nodes, parse
-from tfmp import engine, tf_api
+from tfmp import engine, tf_api, tf_callbacks
 from tfmp.dtypes import BFLOAT16, DT_HALF, FLOAT16
 from tfmp.errors import GraphError, SettingsError, TfmpError
 from tfmp.program.program import from_graph
@@ -106,6 +107,16 @@ def test_garbage_collection_is_as_it_was_afterwards(enabled: bool) -> None:
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _engine_alone() -> Iterator[None]:
+    """Takes tfmp's own hook away, which would remember the functions that are traced here."""
+    callbacks = tf_callbacks.concrete_function_callbacks()
+    saved = list(callbacks)
+    callbacks.clear()
+    yield
+    callbacks[:] = saved
 
 
 @tf.function(input_signature=[tf.TensorSpec([4, 4])])

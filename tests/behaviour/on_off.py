@@ -7,8 +7,9 @@ to be compared: any structure of tensors, arrays and numbers. Both runs start fr
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,11 @@ def _assert_leaf_alike(expected: np.ndarray, actual: np.ndarray, tolerance: floa
         error = np.abs(actual[finite].astype(np.complex128) - expected[finite]).max()
         allowed = (tolerance + ROUNDINGS * FLOAT32.unit_roundoff) * largest
         assert error <= allowed, f"{where}: differs by {error:.3g}, {allowed:.3g} is allowed; the largest element is {largest:.3g}"
+
+
+def in_turn(cases: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Returns each case with one of the 16-bit types, in turn: for tests in which tracing takes the time and the type makes little difference."""
+    return list(zip(itertools.cycle(DTYPES), cases))  # noqa: B905  (the types never end)
 
 
 class Nodes:

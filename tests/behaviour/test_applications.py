@@ -61,9 +61,8 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_inference_and_a_training_step(family: str) -> None:
-    dtype = on_off.DTYPES[list(FAMILIES).index(family) % 2]  # every other family in each type: tracing them is what takes the time
+@pytest.mark.parametrize(("dtype", "family"), on_off.in_turn(FAMILIES))
+def test_inference_and_a_training_step(dtype: str, family: str) -> None:
     x, y = normal(8, 32, 32, 3), tf.constant([0, 1, 2, 3, 4, 0, 1, 2])
 
     def program() -> Any:

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tfmp
 from tests.behaviour import on_off
-from tests.behaviour.on_off import normal, run, scope
+from tests.behaviour.on_off import in_turn, normal, run, scope
 
 X, Y, W = normal(8, 8).numpy(), normal(8, 2, seed=12).numpy(), normal(8, 8, seed=13)
 
@@ -36,7 +36,7 @@ def types_in(folder: pathlib.Path) -> set[str]:
     return {tf.dtypes.as_dtype(number).name for number in types if tf.dtypes.as_dtype(number).is_floating}
 
 
-@pytest.mark.parametrize("how", ["export", "tf.saved_model.save", "module"])
+@pytest.mark.parametrize(("dtype", "how"), in_turn(["export", "tf.saved_model.save", "module", "export"]))
 def test_a_saved_model_of_a_trained_model_is_float32(dtype: str, how: str, tmp_path: pathlib.Path) -> None:  # R118
     class Module(tf.Module):
         def __init__(self) -> None:
@@ -62,7 +62,7 @@ def test_a_saved_model_of_a_trained_model_is_float32(dtype: str, how: str, tmp_p
     on_off.assert_alike(result.numpy(), np.asarray(expected), on_off.ROUNDINGS * on_off.SIXTEEN_BIT[dtype].unit_roundoff)
 
 
-@pytest.mark.parametrize("format", ["keras", "h5", "weights.h5"])
+@pytest.mark.parametrize(("dtype", "format"), in_turn(["keras", "h5", "weights.h5"]))
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
 def test_a_keras_file_goes_from_mixed_precision_to_float32_and_back(dtype: str, format: str, tmp_path: pathlib.Path) -> None:  # R121, R122
     import keras

@@ -218,7 +218,8 @@ def test_outputs_of_functions_may_be_written_without_their_names() -> None:
 
 
 def test_control_results_and_gradients_stay() -> None:
-    text = X + f"m = MatMul(x, x)\nc = PartitionedCall(m) Tout=[float] f=square\nn = MatMul(c, c)\nf = Identity(n)\n{SQUARE}  control effect = m\ngradient square = other\n"
+    text = X + f"m = MatMul(x, x)\nc = PartitionedCall(m) Tout=[float] f=square\nn = MatMul(c, c)\nf = Identity(n)\n{SQUARE}"
+    text += "  control effect = m\ngradient square = other\n"
     library = convert(text).graph_def.library
     assert [(gradient.function_name, gradient.gradient_func) for gradient in library.gradient] == [("square", "other")]
     assert all(dict(function.control_ret) == {"effect": "m"} for function in library.function)
@@ -232,6 +233,15 @@ def test_a_function_that_calls_itself_is_one_function() -> None:
     (new,) = [name for name in library if name != "again"]
     assert [node.attr["f"].func.name for node in library[new].node_def if node.op == "PartitionedCall"] == [new]
     assert library[new].signature.input_arg[0].type == DT_HALF
+
+
+@pytest.mark.parametrize("result", ["p:output:0", "s:z:0"])
+def test_a_cycle_of_identities_in_a_loop_is_no_trap(result: str) -> None:
+    text = X + "z = Const() dtype=int32 value=0\nw = StatelessWhile(z, x) T=[int32, float] cond=c body=b\nf = Identity(w:1)\n\n"
+    text += "function c(i: int32, a: float) -> (r: bool)\n  t = Const() dtype=bool value=true\n  return r = t:output:0\n\n"
+    text += "function b(i: int32, a: float) -> (j: int32, d: float)\n  p = Identity(q:output:0)\n  q = Identity(p:output:0)\n  m = MatMul(a, a)\n"
+    text += f"  s = AddV2(p:output:0, m:product:0)\n  return j = i\n  return d = {result}\n"
+    assert convert(text).changed
 
 
 def test_a_template_is_left_alone() -> None:

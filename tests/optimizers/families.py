@@ -45,6 +45,11 @@ def is_wrapped(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "loss_scale_policy")
 
 
+def set_scale(optimizer: Any, scale: float) -> None:
+    """Moves the scale of a wrapper or scaler by hand, so that one traced step can be run at several scales."""
+    optimizer._guard.variables.current_loss_scale.assign(scale)
+
+
 def gradients_for(family: Family, optimizer: Any, loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
     """The gradients to hand to `apply_gradients`, in the idiom of the family: Keras 3 takes scaled ones, the others unscaled ones."""
     with tf.GradientTape() as tape:

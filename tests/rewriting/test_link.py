@@ -23,7 +23,8 @@ def called(graph: Any, function: str = "") -> list[str]:
 
 
 def test_calls_with_the_same_edits_share_one_new_function() -> None:
-    graph = converted(f"a = PartitionedCall(x) Tout=[float] f=square\nb = PartitionedCall(a) Tout=[float] f=square\nm = MatMul(b, b)\nf = Identity(m)\n{SQUARE}")
+    calls = "a = PartitionedCall(x) Tout=[float] f=square\nb = PartitionedCall(a) Tout=[float] f=square\n"
+    graph = converted(f"{calls}m = MatMul(b, b)\nf = Identity(m)\n{SQUARE}")
     assert called(graph) == ["square_float16", "square_float16"]
     assert list(functions(graph)) == ["square", "square_float16"]
 
@@ -43,15 +44,16 @@ def test_what_does_not_change_keeps_its_name_and_place() -> None:
 
 
 def test_a_function_whose_signature_stays_takes_the_place_of_the_old_one() -> None:
-    inside = "\nfunction inside(a: float) -> (b: float)\n  e = Exp(a)\n  m = MatMul(e, e)\n  s = Exp(m)\n  return b = s:y:0\n"
-    graph = converted(f"a = PartitionedCall(x) Tout=[float] f=inside\nf = Identity(a)\n{inside.replace('MatMul(e, e)', 'MatMul(e:y:0, e:y:0)').replace('Exp(m)', 'Exp(m:product:0)')}")
+    inside = "\nfunction inside(a: float) -> (b: float)\n  e = Exp(a)\n  m = MatMul(e:y:0, e:y:0)\n  s = Exp(m:product:0)\n  return b = s:y:0\n"
+    graph = converted(f"a = PartitionedCall(x) Tout=[float] f=inside\nf = Identity(a)\n{inside}")
     assert called(graph) == ["inside"]
     assert list(functions(graph)) == ["inside"]
     assert nodes(graph, "inside")["m"].attr["T"].type == DT_HALF
 
 
 def test_the_old_function_stays_where_something_else_refers_to_it() -> None:
-    other = "d = MapDataset(s) f=square Targuments=[] output_types=[float] output_shapes=[[4, 4]]\ns = TensorSliceDataset(x) Toutput_types=[float] output_shapes=[[4]]\n"
+    other = "d = MapDataset(s) f=square Targuments=[] output_types=[float] output_shapes=[[4, 4]]\n"
+    other += "s = TensorSliceDataset(x) Toutput_types=[float] output_shapes=[[4]]\n"
     graph = converted(f"a = PartitionedCall(x) Tout=[float] f=square\ne = Exp(a)\nf = Identity(e)\n{other}{SQUARE}")
     assert nodes(graph)["d"].attr["f"].func.name == "square"
     assert functions(graph)["square"] == functions(parse(SQUARE))["square"]

@@ -173,11 +173,13 @@ class Canvas:
             return None
 
     def supports_type(self, vertex: int) -> bool:
-        """Returns whether the op definition lets `vertex` be 16 bit (`SupportsF16DataType`); calls and loops take any type."""
+        """Returns whether the op definition lets `vertex` be 16 bit (`SupportsF16DataType`), and nothing but the node knows its type; calls and loops take
+        any type.
+        """
         if vertex in self.graph.tied:
             return True
         schema = self.schema(vertex)
-        return schema is not None and schema.allows(self.graph.slot(vertex), self.rules.format.number)
+        return schema is not None and not schema.bound and schema.allows(self.graph.slot(vertex), self.rules.format.number)
 
     def supports(self, vertex: int) -> bool:
         """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device that runs it (`SupportsF16`)."""

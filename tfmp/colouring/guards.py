@@ -17,7 +17,6 @@ from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body
 from tfmp.oplists import ALLOW
 from tfmp.program.calls import CALLING_OPS
 
@@ -72,18 +71,12 @@ def keep_loop_sums(canvas: Canvas) -> None:
     """
     body = canvas.graph.body
     for loop in canvas.union.loops:
-        source = _behind_identities(body, body.inputs[loop.result][0][0])
+        source, _ = body.origin(body.inputs[loop.result][0])
         if body.ops[source] in ADDITIONS:
-            terms = [_behind_identities(body, term) for term, _ in body.inputs[source]]
+            terms = [body.origin(term)[0] for term in body.inputs[source]]
             if loop.argument in terms:
                 canvas.keep(source, "sum over a loop")
                 canvas.keep(loop.argument, "sum over a loop")
-
-
-def _behind_identities(body: Body, node: int) -> int:
-    while body.ops[node] == "Identity":
-        node = body.inputs[node][0][0]
-    return node
 
 
 def keep_ops_without_kernel(canvas: Canvas) -> None:

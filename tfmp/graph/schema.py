@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping
 
 from tfmp import tf_api
+from tfmp.dtypes import DT_RESOURCE
 from tfmp.errors import GraphError
 
 
@@ -79,6 +80,7 @@ class OpSchema:
       op: the op type.
       stateful: whether TensorFlow marks it stateful.
       has_refs: whether an argument is a reference (a v1 variable).
+      bound: whether its types say what something else holds: a constant's value, a variable or array behind a handle or a reference.
       defaults: type attributes that a node may leave out, to their default type numbers.
     """
 
@@ -89,6 +91,8 @@ class OpSchema:
         self._inputs = [_Argument(arg) for arg in definition.input_arg]
         self._outputs = [_Argument(arg) for arg in definition.output_arg]
         self.has_refs = any(arg.is_ref for arg in (*definition.input_arg, *definition.output_arg))
+        behind_handles = any(arg.type == DT_RESOURCE for arg in (*definition.input_arg, *definition.output_arg))
+        self.bound = self.has_refs or behind_handles or definition.name == "Const"
         self._attrs = {attr.name: attr.type for attr in definition.attr if attr.type in ("type", "list(type)")}
         self._allowed = {attr.name: frozenset(attr.allowed_values.list.type) for attr in definition.attr if attr.name in self._attrs}
         self.defaults = {attr.name: attr.default_value.type for attr in definition.attr if attr.type == "type" and attr.HasField("default_value")}

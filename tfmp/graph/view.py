@@ -85,6 +85,14 @@ class Body:
                 found[source][output].append((node, port))
         return found
 
+    def origin(self, edge: Edge) -> Edge:
+        """Returns the tensor that `edge` is a copy of, past any number of Identity nodes; in a malformed graph, where they form a cycle, one of them."""
+        passed: set[int] = set()
+        while self.ops[edge[0]] == "Identity" and edge[0] not in passed:
+            passed.add(edge[0])
+            edge = self.inputs[edge[0]][0]
+        return edge
+
     def attr_types(self, node: int, changed: Mapping[int, int]) -> dict[str, frozenset[int]]:
         """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
         types: dict[str, set[int]] = {}

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.view import RETVAL, Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 
@@ -96,9 +96,7 @@ class _Loops:
 
     def _value(self, edge: Edge) -> int | None:
         """Returns the integer that a tensor of the instance has: a constant, or what another loop has counted up to."""
-        source, port = edge
-        while self._outer.ops[source] == "Identity":
-            source, port = self._outer.inputs[source][0]
+        source, port = self._outer.origin(edge)
         if source not in self._calls:
             return _constant(self._outer, source)
         steps = self.steps(source)
@@ -125,9 +123,7 @@ def _result(body: Body, index: int) -> int:
 
 def _source(body: Body, node: int) -> int:
     """Returns what `node`, if it only hands on a value, has it from."""
-    while body.ops[node] in ("Identity", "_Retval") and body.inputs[node]:
-        node = body.inputs[node][0][0]
-    return node
+    return body.origin(body.inputs[node][0] if body.ops[node] == RETVAL and body.inputs[node] else (node, 0))[0]
 
 
 def _constant(body: Body, node: int) -> int | None:

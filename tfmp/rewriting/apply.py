@@ -101,7 +101,8 @@ def _verify_kernel(body: Body, node: int, devices: tuple[str, ...]) -> None:
     types = body.attr_types(node, {})
     for device in devices:
         if not kernels.has_kernel(body.ops[node], device, types):
-            raise RewriteError(f"{_name(body)}: {body.ops[node]} node {body.names[node]!r} has no kernel on {device} for the types {types}.")
+            text = ", ".join(f"{attr}={'/'.join(map(str, sorted(found)))}" for attr, found in types.items())
+            raise RewriteError(f"{_name(body)}: {body.ops[node]} node {body.names[node]!r} has no kernel on {device} for the types {text}.")
 
 
 def _name(body: Body) -> str:

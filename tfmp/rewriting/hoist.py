@@ -124,7 +124,4 @@ def _is_invariant(body: Body, argument: int) -> bool:
     """Returns whether `argument` is an argument of a loop's body that comes out as it went in."""
     if argument >= body.arguments:
         return False
-    node = body.inputs[len(body) - body.results + argument][0][0]
-    while body.ops[node] == "Identity":
-        node = body.inputs[node][0][0]
-    return node == argument
+    return body.origin(body.inputs[len(body) - body.results + argument][0])[0] == argument

@@ -76,12 +76,12 @@ def _stop_gradient() -> Forward:
 
 
 CONSTRUCTS = (
-    Construct("cond", _cond, (0, 0)),
-    Construct("cond_with_one_branch_denied", _cond_one_denied, (0, 0)),
-    Construct("switch_case", _switch_case, (0, 0)),
-    Construct("cond_in_a_loop", _cond_in_a_loop, (0, 0), loops=True),
-    Construct("loop_in_a_cond", _loop_in_a_cond, (0, 0), no_xla="Resource _Retval node", loops=True),
-    Construct("recompute_grad", _recompute, (0, 0)),
-    Construct("custom_gradient", _custom_gradient, (0, 0)),
-    Construct("straight_through", _stop_gradient, (0, 0)),
+    Construct("cond", _cond, (5, 10)),
+    Construct("cond_with_one_branch_denied", _cond_one_denied, (7, 16)),
+    Construct("switch_case", _switch_case, (6, 11)),
+    Construct("cond_in_a_loop", _cond_in_a_loop, (4, 11), loops=True),
+    Construct("loop_in_a_cond", _loop_in_a_cond, (4, 9), no_xla="Resource _Retval node", loops=True),
+    Construct("recompute_grad", _recompute, (4, 11)),
+    Construct("custom_gradient", _custom_gradient, (5, 10)),
+    Construct("straight_through", _stop_gradient, (4, 9)),
 )
