@@ -283,10 +283,19 @@ def test_what_is_fed_keeps_its_type_and_what_nothing_reads_is_fetched_all_the_sa
 def test_reference_variables_are_read_and_written_in_float32() -> None:
     text = X + "v = VariableV2() shape=[4, 4]\nread = Identity(v)\nm = MatMul(read, x)\nw = AssignAdd(v, m)\nn = MatMul(v, x)\nf = Identity(n)\n"
     conversion = convert(text)
-    assert half(conversion) == {"m", "n"}
+    assert half(conversion) == {"m"}
     after = nodes(conversion.graph_def)
-    assert list(after["read"].input) == ["v"]
+    assert [list(after[name].input) for name in ("read", "n")] == [["v"], ["v", "x"]]
     assert after["w"].input[1].startswith("m-0-CastToFp32")
+
+
+def test_a_variable_read_by_reference_after_its_write_is_read_after_it_still() -> None:
+    """A cast of the variable would not wait for the write that the product waits for."""
+    text = X + "v = VariableV2() shape=[4, 4]\nzero = Const() value=0.0 shape=[4, 4]\none = Const() value=1.0 shape=[4, 4]\n"
+    text += "first = Assign(v, zero)\nsecond = Assign(v, one, ^first)\nn = MatMul(v, x, ^second)\nr = Relu(n)\nm = MatMul(r, x)\nf = Identity(m)\n"
+    conversion = convert(text)
+    assert half(conversion) == {"r", "m"}
+    assert same_numbers(conversion, "f")
 
 
 def test_quantized_ops_are_left_alone_between_converted_ones() -> None:

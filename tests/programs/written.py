@@ -16,6 +16,9 @@ from tfmp.dtypes import DT_BFLOAT16, DT_FLOAT, DT_HALF, DT_RESOURCE, DT_VARIANT
 
 WIDTH = {DT_FLOAT: "32", DT_HALF: "16", DT_BFLOAT16: "16"}
 PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"})
+_COUNTER = re.compile(r"(?<=_cond|_body|_true)_\d+(?=_)|(?<=_false)_\d+(?=_)|(?<=[a-z])_\d\d+(?=_|\b)")
+"""Numbers in names that count what the process has made so far."""
+
 _CAST = re.compile(r"(.+)-(\d+)-CastTo(?:Fp|Bf)(16|32)-\d+-AutoMixedPrecision")
 
 
@@ -96,7 +99,8 @@ class Written:
         `T=32>16` was changed, `+` was added, `x>16` is the cast of `x` to 16 bit; what is not marked is as it was. Integers are left out, and constants that were there before.
         """
         short = _short_names(self.versions)
-        return "\n".join(line for name, version in self.versions.items() for line in _lines(version, short[name], short))
+        text = "\n".join(line for name, version in self.versions.items() for line in _lines(version, short[name], short))
+        return _COUNTER.sub("", text)
 
 
 def is_float32(node: tf_api.NodeDef) -> bool:

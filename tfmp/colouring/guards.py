@@ -64,6 +64,16 @@ def leave_calls(canvas: Canvas) -> None:
             canvas.leave(node, "call")
 
 
+def leave_reference_readers(canvas: Canvas) -> None:
+    """Leaves what reads a v1 variable by reference alone: it sees the value of the moment in which it runs, a cast before it might see an older one."""
+    body = canvas.graph.body
+    first = {op: canvas.graph.first[node] for node, op in enumerate(body.ops) if body.types[node]}
+    referring = {op for op, vertex in first.items() if (schema := canvas.schema(vertex)) is not None and schema.has_refs}
+    for node, edges in enumerate(body.inputs) if referring else ():
+        if body.ops[node] not in referring and any(body.ops[source] in referring for source, _ in edges):
+            canvas.leave(node, "reads a reference")
+
+
 def keep_loop_sums(canvas: Canvas) -> None:
     """Keeps in float32 what a loop adds up: a value that comes back as itself plus something (gradients of weights summed over time steps, a running mean).
 

@@ -53,6 +53,7 @@ def exact(dtype: str, version: tuple[int, ...]) -> tuple[Pass, ...]:
 
 DEFAULT: tuple[Pass, ...] = (
     _plain("leave calls", guards.leave_calls),
+    _plain("leave reference readers", guards.leave_reference_readers),
     _plain("keep ops without kernel", guards.keep_ops_without_kernel),
     _plain("keep constant readers", guards.keep_constant_readers),
     _plain("keep integer readers", guards.keep_integer_readers),

@@ -33,6 +33,7 @@ WORDS = {
     "integer for a cast": "hands integers that 16 bit would round to a cast",
     "weight update": "lies between a variable's read and its write",
     "call": "hands values to a function whose arguments and results stay float32",
+    "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",
     "sum over a loop": "adds up over the steps of a loop, which loses too much in 16 bit",
     "fixed type": "the op definition fixes this type",
     "fetched": "is an argument, a result or fetched, whose type must stay, or runs on another device",
