@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import collections
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.contracts import error_bounds, running
-from tests.contracts.graphs import ALL, CALLS, FEEDS, WITHOUT_CALLS, RandomGraph, random_graphs
+from tests.contracts.graphs import ALL, CALLS, FEEDS, FUNCTIONS, START, WITHOUT_CALLS, RandomGraph, random_graphs
 from tests.graph_text import parse
-from tfmp import engine
-from tfmp.dtypes import FLOAT32, FloatFormat, sixteen_bit
+from tfmp import engine, oplists
+from tfmp.dtypes import FLOAT16, FLOAT32, FloatFormat, sixteen_bit
 
 # TensorFlow's own pass colours a functional While in bfloat16 without its functions, and the result does not run; level="tensorflow" does as it does.
 # In UNSAFE_FORCE_ALL a call is left alone, and nothing else would be new there.
@@ -28,6 +30,7 @@ CASES = (
     ({"emulate": True}, ALL, 50),
     ({"allowlist_add": "Sin,Exp", "denylist_add": "Relu", "clearlist_add": "Sum"}, ALL, 50),
 )
+OPS = sorted(set(re.findall(r"= (\w+)\(", "\n".join([START, FUNCTIONS, *(recipe.lines for recipe in ALL)]))))
 PARAMETERS = [pytest.param(*row, id=" ".join(f"{name}={value}" for name, value in row[0].items()) or "default") for row in CASES]
 
 
@@ -73,6 +76,24 @@ def test_converted_graphs_run_and_agree_with_float32(changes: dict[str, Any], re
         check()
     assert counts["converted"] > counts["graphs"] / 2
     assert counts["bounded"] > 0.8 * counts["elements"]
+
+
+def test_whatever_is_moved_between_the_lists_the_graph_runs_and_agrees() -> None:
+    @settings(max_examples=80, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(random_graphs(), st.dictionaries(st.sampled_from(OPS), st.sampled_from(oplists.KINDS), min_size=1, max_size=6))
+    def check(graph: RandomGraph, moves: dict[str, str]) -> None:
+        values = reference(graph)
+        changes = {f"{kind}list_add": [op for op, to in moves.items() if to == kind] for kind in oplists.KINDS}
+        conversion = engine.convert_graph_def(parse(graph.text), fetches=graph.fetches, device="CPU", **changes)
+        results = running.run(conversion.graph_def, graph.fetches, FEEDS)
+        allowed = bounds(graph, values, FLOAT16)
+        for name, result in results.items():
+            assert result.dtype == values[name].dtype
+            off = excess(result, values[name], allowed[name])
+            assert off.size == 0 or np.all(off <= 0), (name, moves)
+
+    with np.errstate(all="ignore"):
+        check()
 
 
 @settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))

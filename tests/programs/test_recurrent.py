@@ -13,6 +13,7 @@ import tfmp
 from tests.behaviour.on_off import ROUNDINGS, assert_alike, scope
 from tests.programs.constructs import recurrent
 from tests.programs.constructs.recurrent import ROWS, Recurrent
+from tests.programs.golden import check
 from tests.programs.written import Written
 from tfmp.dtypes import SIXTEEN_BIT
 
@@ -77,6 +78,17 @@ def test_what_the_loop_saves_is_16_bit(row: Recurrent, package: str, dtype: str)
     found = {tf.dtypes.as_dtype(node.attr["element_dtype"].type) for node in result.nodes(*SAVING)}
     floats = {one.name for one in found if one.is_floating}
     assert floats == (set() if row.name == "lstm_unrolled" else {dtype})
+
+
+@rows
+@packages
+def test_the_number_of_casts_is_exact(row: Recurrent, package: str, dtype: str) -> None:
+    assert written(row, package, dtype).casts == row.casts[PACKAGES.index(package)]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name in ("lstm", "gru", "simple_rnn")], ids=str)
+def test_the_text_is_as_reviewed(row: Recurrent, dtype: str) -> None:
+    check(f"keras_{row.name}", written(row, "keras", dtype).text())
 
 
 def test_states_are_float32_and_carried_on() -> None:

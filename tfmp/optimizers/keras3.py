@@ -127,8 +127,8 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
     def get_unscaled_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns the gradients unscaled, to be clipped or looked at before `apply_gradients` gets them.
 
-        The next `apply_gradients` (in the same function) takes its gradients as unscaled. Without this call it unscales
-        them itself.
+        Within the same step, `apply_gradients` recognises them, and what was made from them, and does not unscale again. Scaled gradients it
+        unscales itself, whether or not they were looked at here.
         """
         return self._guard.unscale_ahead(gradients, widen=True)
 
@@ -189,7 +189,7 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
 
     @property
     def step_counter(self) -> tf.Tensor:
-        """Good steps since the scale last moved, under Keras's name; int64 scalar."""
+        """Good steps since the latest skip, under Keras's name; int64 scalar."""
         return self._guard.value("good_steps")
 
     def set_weights(self, weights: Sequence[Any]) -> None:

@@ -91,7 +91,7 @@ def _result_also_integer() -> Forward:
 
 CONSTRUCTS = (
     Construct("nested_functions", _nested, (4, 9)),
-    Construct("callee_not_inlined", _noinline, (5, 13)),
+    Construct("callee_not_inlined", _noinline, (5, 13), bfloat16_casts=(5, 11)),
     Construct("callee_twice_in_one_colour", _same_colour_twice, (5, 10)),
     Construct("callee_in_two_colours", _two_colours, (4, 8)),
     Construct("callee_in_three_places", _three_places, (3, 12), loops=True),

@@ -24,6 +24,7 @@ class Construct:
       name: unique; the name of its golden file.
       make: returns the construct, with inner functions of its own.
       casts: number of Cast nodes that conversion adds, in the root and all functions, each function counted once: without gradients, and with them.
+      bfloat16_casts: the same for bfloat16 where it differs, with another golden text then; None where it does not.
       kept: rule (a key of `reasons.WORDS`) to the number of matrix multiplications that stay float32 for it, with gradients.
       no_xla: why XLA does not compile it with its gradient, in the words of its error; "" if it does.
       loops: whether a loop is in it.
@@ -33,6 +34,7 @@ class Construct:
     name: str
     make: Callable[[], Forward]
     casts: tuple[int, int]
+    bfloat16_casts: tuple[int, int] | None = None
     kept: Mapping[str, int] = dataclasses.field(default_factory=dict)
     no_xla: str = ""
     loops: bool = False

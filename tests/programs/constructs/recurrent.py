@@ -24,6 +24,8 @@ class Recurrent:
 
     Attributes:
       name: unique.
+      casts: number of Cast nodes that conversion adds to the step with its gradients, each function counted once: Keras 3, tf_keras. Keras 3 also traces
+        one step of the cell before the loop, only to learn shapes; casts there are counted, but TensorFlow never runs them.
       make: Keras (the package) to the layer.
       masked: whether the ends of the sequences are masked.
       x: the input.
@@ -31,6 +33,7 @@ class Recurrent:
     """
 
     name: str
+    casts: tuple[int, int]
     make: Callable[[Any], Any]
     masked: bool = False
     x: Any = SEQUENCES
@@ -100,16 +103,16 @@ def _custom(keras: Any) -> Any:
 
 
 ROWS = (
-    Recurrent("lstm", lambda keras: keras.layers.LSTM(UNITS)),
-    Recurrent("gru", lambda keras: keras.layers.GRU(UNITS)),
-    Recurrent("gru_reset_before", lambda keras: keras.layers.GRU(UNITS, reset_after=False)),
-    Recurrent("simple_rnn", lambda keras: keras.layers.SimpleRNN(UNITS)),
-    Recurrent("lstm_sequences", lambda keras: keras.layers.LSTM(UNITS, return_sequences=True)),
-    Recurrent("lstm_masked", lambda keras: keras.layers.LSTM(UNITS, return_sequences=True), masked=True),
-    Recurrent("gru_stateful", lambda keras: keras.layers.GRU(UNITS, stateful=True), runs=2),
-    Recurrent("lstm_unrolled", lambda keras: keras.layers.LSTM(UNITS, unroll=True)),
-    Recurrent("bidirectional", lambda keras: keras.layers.Bidirectional(keras.layers.LSTM(UNITS, return_sequences=True))),
-    Recurrent("stacked", lambda keras: keras.layers.RNN([keras.layers.LSTMCell(UNITS), keras.layers.GRUCell(UNITS)])),
-    Recurrent("conv_lstm", lambda keras: keras.layers.ConvLSTM2D(3, 3), x=FRAMES),
-    Recurrent("custom_cell", _custom),
+    Recurrent("lstm", (24, 25), lambda keras: keras.layers.LSTM(UNITS)),
+    Recurrent("gru", (27, 29), lambda keras: keras.layers.GRU(UNITS)),
+    Recurrent("gru_reset_before", (26, 25), lambda keras: keras.layers.GRU(UNITS, reset_after=False)),
+    Recurrent("simple_rnn", (15, 15), lambda keras: keras.layers.SimpleRNN(UNITS)),
+    Recurrent("lstm_sequences", (24, 25), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True)),
+    Recurrent("lstm_masked", (24, 26), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True), masked=True),
+    Recurrent("gru_stateful", (30, 29), lambda keras: keras.layers.GRU(UNITS, stateful=True), runs=2),
+    Recurrent("lstm_unrolled", (58, 59), lambda keras: keras.layers.LSTM(UNITS, unroll=True)),
+    Recurrent("bidirectional", (45, 50), lambda keras: keras.layers.Bidirectional(keras.layers.LSTM(UNITS, return_sequences=True))),
+    Recurrent("stacked", (48, 37), lambda keras: keras.layers.RNN([keras.layers.LSTMCell(UNITS), keras.layers.GRUCell(UNITS)])),
+    Recurrent("conv_lstm", (23, 27), lambda keras: keras.layers.ConvLSTM2D(3, 3), x=FRAMES),
+    Recurrent("custom_cell", (25, 28), _custom),
 )
