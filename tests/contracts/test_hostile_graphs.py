@@ -291,10 +291,11 @@ def test_reference_variables_are_read_and_written_in_float32() -> None:
 
 def test_a_variable_read_by_reference_after_its_write_is_read_after_it_still() -> None:
     """A cast of the variable would not wait for the write that the product waits for."""
-    text = X + "v = VariableV2() shape=[4, 4]\nzero = Const() value=0.0 shape=[4, 4]\none = Const() value=1.0 shape=[4, 4]\n"
-    text += "first = Assign(v, zero)\nsecond = Assign(v, one, ^first)\nn = MatMul(v, x, ^second)\nr = Relu(n)\nm = MatMul(r, x)\nf = Identity(m)\n"
+    text = X + "s0 = Sin(x)\n" + "".join(f"s{i} = Sin(s{i - 1})\n" for i in range(1, 30)) + "v = VariableV2() shape=[4, 4]\n"
+    text += "w = Assign(v, s29)\nn = MatMul(v, x, ^w)\nr = Relu(n)\nm = MatMul(r, x)\nf = Identity(m)\n"
     conversion = convert(text)
     assert half(conversion) == {"r", "m"}
+    assert list(nodes(conversion.graph_def)["n"].input) == ["v", "x", "^w"]
     assert same_numbers(conversion, "f")
 
 

@@ -102,6 +102,7 @@ def _colours(conversion: engine.Conversion) -> collections.Counter[tuple[str, st
 def decorated(text: str, seed: int) -> tf_api.GraphDef:
     """Returns the graph of `text` with all that nodes can carry beside their types."""
     graph, rng = parse(text), random.Random(seed)
+    graph.versions.producer, graph.versions.min_consumer = 1882, 12
     for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
         node.experimental_debug_info.original_node_names.append(f"origin of {node.name}")
         node.attr["_output_shapes"].list.shape.add().dim.add(size=4)
@@ -119,6 +120,7 @@ def test_all_but_types_and_inputs_survives_byte_for_byte(graph: RandomGraph, see
     assert [node.name for node in after.node[: len(before.node)]] == [node.name for node in before.node]
     for old, new in zip(before.node, after.node, strict=False):
         assert as_bytes(_with_types_and_inputs_of(old, new)) == as_bytes(old)
+    assert after.versions == before.versions
     added = after.node[len(before.node) :]
     assert {node.op for node in added} <= {"Cast", "Const"}
     assert all(node.name.endswith("-AutoMixedPrecision") for node in added)
