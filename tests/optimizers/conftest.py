@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 OTHERS_WARNINGS = (
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # TensorFlow's tensors under NumPy 2
+    "ignore:non-integer arguments to randrange:DeprecationWarning",  # tf_keras's random seeds under Python 3.10 and 3.11
     "ignore:Gradients do not exist for variables:UserWarning",  # Keras 3, about the gradients that tests leave out on purpose
     "ignore:You are saving your model as an HDF5 file:UserWarning",
 )

@@ -79,7 +79,11 @@ def trained(family: Family, optimizer: Any, mode: str, steps: int = STEPS) -> np
 
 @every
 def test_fifty_steps_give_the_same_bits(family: Family, name: str, make: Callable[[], Any]) -> None:
-    plain = trained(family, make(), "function")
+    try:
+        plain = trained(family, make(), "function")
+    except AttributeError as error:
+        assert name == "Muon"
+        pytest.skip(f"the Muon of this version of Keras does not run on TensorFlow at all: {error}")
     policy = DynamicLossScale(growth_interval=20)  # the scale moves twice on the way
     optimizer = wrap(make(), policy)
     wrapped = trained(family, optimizer, "function")
