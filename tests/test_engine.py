@@ -61,7 +61,7 @@ def test_settings_can_be_given_by_name() -> None:
     [
         ({"dtype": "float8"}, "dtype is 'float8'; valid values are 'auto', 'float16', 'bfloat16'."),
         ({"dtype": "auto"}, "dtype is 'auto'; tfmp converts to one of 'float16', 'bfloat16'."),
-        ({"level": "O1"}, "level is 'O1'"),
+        ({"level": "O4"}, "level is 'O4'"),
         ({"denylist": "Sin"}, "unknown setting 'denylist' = 'Sin'; did you mean 'denylist_add'?"),
         ({"allowlist_add": "Sin", "denylist_add": "Sin"}, "op 'Sin' is added to the allowlist and to the denylist; keep one of the two."),
     ],

@@ -41,13 +41,13 @@ NVIDIA_VARIABLES = {
 
 def test_all_variables_of_tensorflow_and_nvidia_are_known_and_ours_are_few() -> None:
     names = {variable.name for variable in VARIABLES}
-    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {"TFMP_DTYPE", "TFMP_LEVEL", "TFMP_STRICT"}
+    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {"TFMP_DTYPE", "TFMP_LEVEL", "TFMP_STRICT", "TFMP_KEEP_FLOAT32", "TFMP_FORCE_16BIT", "TFMP_RULES"}
     assert all(variable.meaning for variable in VARIABLES)
 
 
 def test_every_variable_sets_a_setting_or_is_a_switch() -> None:
     fields = {field.name for field in dataclasses.fields(Settings)} | {f"{kind}list_{move}" for kind in oplists.KINDS for move in ("add", "remove")}
-    assert {variable.setting for variable in VARIABLES if variable.setting} <= fields
+    assert {variable.setting for variable in VARIABLES if variable.setting} <= fields | {"rules"}
     assert {variable.name for variable in VARIABLES if not variable.setting} == NVIDIA_VARIABLES
 
 
@@ -124,7 +124,7 @@ def test_tensorflows_name_of_the_level_wins_over_ours() -> None:
 
 
 FLAG_ANSWER = "valid values are 1, true, yes, on (on) and 0, false, no, off (off)"
-LEVEL_ANSWER = "valid values are default, tensorflow, TENSOR_CORES_ONLY, TREAT_INFER_AS_DENY, UNSAFE_FORCE_ALL"
+LEVEL_ANSWER = "valid values are default, tensorflow, TENSOR_CORES_ONLY, TREAT_INFER_AS_DENY, UNSAFE_FORCE_ALL, O0, O1, O2, O3"
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ LEVEL_ANSWER = "valid values are default, tensorflow, TENSOR_CORES_ONLY, TREAT_I
         (f"{PREFIX}SIMULATE_GPU", "V100", FLAG_ANSWER),
         (f"{PREFIX}EMULATE_FP16", "half", FLAG_ANSWER),
         ("TFMP_DTYPE", "float8", "valid values are auto, float16, bfloat16"),
-        ("TFMP_LEVEL", "O1", LEVEL_ANSWER),
-        (f"{PREFIX}LEVEL", "O2", LEVEL_ANSWER),
+        ("TFMP_LEVEL", "O4", LEVEL_ANSWER),
+        (f"{PREFIX}LEVEL", "half", LEVEL_ANSWER),
     ],
 )
 def test_a_value_that_cannot_be_used_is_answered_with_the_valid_ones(variable: str, text: str, answer: str) -> None:
@@ -154,7 +154,7 @@ def test_a_value_that_cannot_be_used_is_answered_with_the_valid_ones(variable: s
         ({"dtype": "float8"}, "dtype is 'float8'; valid values are 'auto', 'float16', 'bfloat16'."),
         ({"dtype": None}, "dtype is None; valid values are 'auto', 'float16', 'bfloat16'."),
         ({"device": "TPU"}, "device is 'TPU'; valid values are 'auto', 'GPU', 'CPU'."),
-        ({"level": "O1"}, "level is 'O1'; valid values are 'default', 'tensorflow', 'TENSOR_CORES_ONLY', 'TREAT_INFER_AS_DENY', 'UNSAFE_FORCE_ALL'."),
+        ({"level": "O4"}, f"level is 'O4'; valid values are {', '.join(map(repr, LEVELS))}."),
         ({"denylist_ad": "Sin"}, "unknown setting 'denylist_ad' = 'Sin'; did you mean 'denylist_add'?"),
         ({"ignore_perf": True}, "unknown setting 'ignore_perf' = True; did you mean 'ignore_performance'?"),
         ({"add": (("grey", ("Sin",)),)}, "op list is 'grey'; valid values are 'allow', 'infer', 'deny', 'clear'."),
@@ -188,17 +188,21 @@ def test_changes_are_made_on_a_base_which_stays() -> None:
     assert dict(base.add) == {"allow": ("Sin",), "deny": ("Softmax",)}
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", sorted(LEVELS.keys() - {"O0"}))
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "auto"])
 def test_lists_of_each_level(level: str, dtype: str) -> None:
     lists = make_settings(level=level).lists(dtype)
-    plain = make_settings(level="default" if level == "default" else "tensorflow").lists(dtype)
+    plain = make_settings(level="tensorflow" if LEVELS[level].exact else "default").lists(dtype)
     assert lists.ops("allow") == plain.ops("allow")
     expected = {
         "TENSOR_CORES_ONLY": (frozenset(), frozenset(), frozenset()),
         "TREAT_INFER_AS_DENY": (frozenset(), plain.ops("infer") | plain.ops("deny"), plain.ops("clear")),
     }.get(level, tuple(plain.ops(kind) for kind in ("infer", "deny", "clear")))
     assert tuple(lists.ops(kind) for kind in ("infer", "deny", "clear")) == expected
+
+
+def test_the_lists_of_o0_are_empty() -> None:
+    assert make_settings(level="O0").lists("float16").kind_of == {}
 
 
 def test_adding_an_op_to_a_list_takes_it_off_the_others() -> None:

@@ -13,6 +13,7 @@ _HOME = {
     "enable": "tfmp.hooks.activation",
     "disable": "tfmp.hooks.activation",
     "mixed_precision": "tfmp.hooks.activation",
+    "float32": "tfmp.hooks.regions",
     "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "report": "tfmp.reports.account",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
     from tfmp.hooks.activation import disable, enable, mixed_precision
     from tfmp.hooks.optimizer import disable_mixed_precision_graph_rewrite, enable_mixed_precision_graph_rewrite
+    from tfmp.hooks.regions import float32
     from tfmp.optimizers.keras3 import LossScaleMonitor, LossScaleOptimizer
     from tfmp.optimizers.policies import DynamicLossScale, FixedLossScale, NoLossScale
     from tfmp.optimizers.scaler import LossScaler

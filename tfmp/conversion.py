@@ -58,6 +58,7 @@ class Conversion:
       seconds: wall-clock time of the conversion.
       runs: how often each instance runs when the root runs once, as far as the graph tells (see `trips.runs`).
       roots: how many of the instances are roots: two for a forward function and its backward function.
+      unused_rules: the user's rules (`keep_float32`, `force_16bit`) that covered no node.
     """
 
     root: str
@@ -71,6 +72,7 @@ class Conversion:
     seconds: float
     runs: tuple[int, ...]
     roots: int = 1
+    unused_rules: tuple[str, ...] = ()
 
     @property
     def converted(self) -> int:

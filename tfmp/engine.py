@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tfmp import tf_api
-from tfmp.colouring import passes
+from tfmp.colouring import passes, user_rules
 from tfmp.colouring.canvas import Rules
 from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
@@ -66,10 +66,19 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact)
     instances = unfold(program, share=exact)
+    kept, forced = settings.user_rules
+    covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)
+    if any(covered.wishes):
+        table = passes.with_user_rules(table)
     devices = [_devices(program, instance.function, settings) for instance in instances]
     together = _apart(program, instances) if exact else [unite(program, instances)]
     colourings = tuple(
-        passes.colour(union, dataclasses.replace(rules, fetches=fetches if n == 0 else frozenset()), devices[n : n + len(union.instances)], table)
+        passes.colour(
+            union,
+            dataclasses.replace(rules, fetches=fetches if n == 0 else frozenset(), wishes=covered.of(n, union.offsets)),
+            devices[n : n + len(union.instances)],
+            table,
+        )
         for n, union in enumerate(together)
     )
     coloured = [colourings[n] if exact else colourings[0].part(n, program.bodies[one.function]) for n, one in enumerate(instances)]
@@ -83,7 +92,10 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     counts = tuple(runs(program, instances))
     seconds = time.perf_counter() - start
-    return Conversion(program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots))
+    unused = tuple(str(rule) for rule in (*kept, *forced) if rule not in covered.used)
+    return Conversion(
+        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), unused
+    )
 
 
 def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
@@ -144,16 +156,28 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
     Arguments and errors are those of `convert_graph_def`; arguments and results of the function always keep their types.
     """
     chosen = make_settings(dtype=dtype, level=level, device=device, **settings)
-    return convert_named(function.name, tf_api.function_definition, chosen)
+    names = {_text(function.name): tf_api.variable_names(function.graph)} if chosen.names_variables else {}
+    return convert_named(function.name, tf_api.function_definition, chosen, names)
 
 
-def convert_named(name: bytes | str, lookup: Lookup, settings: Settings) -> Conversion:
-    """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds."""
+VariableNames = Mapping[str, Mapping[int, str]]
+"""Function to the names of the variables that are handed to it, by argument number."""
+
+
+def convert_named(name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None) -> Conversion:
+    """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds; `variables` is for the user's rules."""
     with without_garbage_collection():
-        return convert(from_function(_text(name), lookup), settings)
+        return convert(dataclasses.replace(from_function(_text(name), lookup), variables=variables or {}), settings)
 
 
-def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tuple[int, int]], lookup: Lookup, settings: Settings) -> Conversion:
+def convert_pair(
+    forward: bytes | str,
+    backward: bytes | str,
+    links: Iterable[tuple[int, int]],
+    lookup: Lookup,
+    settings: Settings,
+    variables: VariableNames | None = None,
+) -> Conversion:
     """Returns the conversion of a forward function and its backward function as one program.
 
     Args:
@@ -162,9 +186,11 @@ def convert_pair(forward: bytes | str, backward: bytes | str, links: Iterable[tu
       links: pairs of (result of `forward`, argument of `backward`) that are handed over unseen, so that their types may change.
       lookup: finds the definitions of both and of what they call.
       settings: as for `convert`.
+      variables: as for `convert_named`.
     """
     with without_garbage_collection():
-        return convert(paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links), settings)
+        pair = paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links)
+        return convert(dataclasses.replace(pair, variables=variables or {}), settings)
 
 
 def _text(name: bytes | str) -> str:

@@ -1,7 +1,7 @@
 """All settings in one frozen record, and the one parser of the environment.
 
 Nothing else in tfmp reads `os.environ`. The variables are TensorFlow's and NVIDIA's own names (`auto_mixed_precision.cc`,
-`auto_mixed_precision_lists.h` and NVIDIA's TensorFlow user guide) plus `TFMP_DTYPE`, `TFMP_LEVEL` and `TFMP_STRICT`.
+`auto_mixed_precision_lists.h` and NVIDIA's TensorFlow user guide) plus our own, which begin with `TFMP_`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from tfmp import oplists
 from tfmp.dtypes import SIXTEEN_BIT
 from tfmp.errors import SettingsError
+from tfmp.user_rules import FIELDS, UserRule, parse_rule, read_rules
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
@@ -35,6 +36,8 @@ class Level:
       only_allow: the infer, deny and clear lists are empty (TensorFlow's TENSOR_CORES_ONLY).
       infer_is_deny: the inferlist is added to the denylist (TREAT_INFER_AS_DENY).
       force: everything that TensorFlow's `CanForceFP16` lets through becomes 16 bit (UNSAFE_FORCE_ALL).
+      nothing: all lists are empty, so that nothing is converted.
+      keep: rules that keep in float32, beside the user's own.
       meaning: one sentence for the documentation.
     """
 
@@ -44,6 +47,8 @@ class Level:
     only_allow: bool = False
     infer_is_deny: bool = False
     force: bool = False
+    nothing: bool = False
+    keep: tuple[str, ...] = ()
 
 
 LEVELS = {
@@ -54,8 +59,20 @@ LEVELS = {
         Level("TENSOR_CORES_ONLY", "only allowlist ops are converted", only_allow=True),
         Level("TREAT_INFER_AS_DENY", "inferlist ops stay in float32 and spread that downstream", infer_is_deny=True),
         Level("UNSAFE_FORCE_ALL", "everything that has a 16-bit form is converted; numerically unsafe", force=True),
+        Level("O0", "Apex's O0: nothing is converted", exact=False, nothing=True),
+        Level("O1", "Apex's O1: the default level, whose lists say what is safe in 16 bit", exact=False),
+        Level(
+            "O2",
+            "Apex's O2: everything that has a 16-bit form is converted, but not batch normalisation, weight updates and what the default level's guards keep",
+            exact=False,
+            force=True,
+            keep=("op:FusedBatchNorm*", "op:_FusedBatchNormEx", "layer:*batch_norm*"),
+        ),
+        Level("O3", "Apex's O3: UNSAFE_FORCE_ALL; variables stay in float32 here as well", force=True),
     )
 }
+"""All levels by name. The last four are those of NVIDIA's Apex (`apex/amp/frontend.py`, as last released); its loss scale goes with its level, ours is
+switched apart: O1 and O2 had a dynamic one, O0 and O3 none."""
 
 Moves = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of (kind, op types)."""
@@ -76,6 +93,8 @@ class Settings:
       remove: ops to take off lists, likewise.
       log_path: folder that receives graph dumps, or "".
       strict: raise where tfmp would fall back to the unrewritten function.
+      keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
+      force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
     """
 
     dtype: str = "auto"
@@ -88,6 +107,8 @@ class Settings:
     remove: Moves = ()
     log_path: str = ""
     strict: bool = False
+    keep_float32: tuple[str, ...] = ()
+    force_16bit: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` if a value is not one of those documented above."""
@@ -96,6 +117,25 @@ class Settings:
         _one_of("device", self.device, DEVICES)
         for kind, _ in (*self.add, *self.remove):
             _one_of("op list", kind, oplists.KINDS)
+        kept, forced = self.user_rules
+        for rule in set(kept) & set(forced):
+            raise SettingsError(f"the rule {str(rule)!r} is in both keep_float32 and force_16bit; take it out of one.")
+
+    @property
+    def user_rules(self) -> tuple[tuple[UserRule, ...], tuple[UserRule, ...]]:
+        """The rules that keep in float32, and those that force into 16 bit."""
+        kept, forced = (tuple(parse_rule(text, name) for text in _words(getattr(self, name))) for name in FIELDS)
+        return kept, forced
+
+    @property
+    def rules_of_level(self) -> tuple[UserRule, ...]:
+        """The rules with which the level keeps something in float32."""
+        return tuple(parse_rule(text, f"level {self.level}") for text in self.rules.keep)
+
+    @property
+    def names_variables(self) -> bool:
+        """Whether a rule names variables, so that their names are needed."""
+        return any(rule.kind == "variable" for rules in self.user_rules for rule in rules)
 
     @property
     def rules(self) -> Level:
@@ -104,7 +144,7 @@ class Settings:
 
     def lists(self, dtype: str) -> oplists.OpLists:
         """Returns the op lists in force for `dtype` ("float16" or "bfloat16"), the user's moves and the level's changes carried out."""
-        kinds = oplists.default_lists(dtype, self.rules.exact)
+        kinds = {} if self.rules.nothing else oplists.default_lists(dtype, self.rules.exact)
         if self.rules.only_allow:
             kinds = {op: kind for op, kind in kinds.items() if kind == oplists.ALLOW}
         if self.rules.infer_is_deny:
@@ -123,7 +163,8 @@ class Switches:
 
 def make_settings(base: Settings | None = None, **changes: Any) -> Settings:
     """Returns `base` (default: `Settings()`) with `changes` made; the values of `Settings` fields and, for each list, `allowlist_add`,
-    `allowlist_remove`, `inferlist_add`, ... (an op type, or several in any iterable, or comma-separated).
+    `allowlist_remove`, `inferlist_add`, ... (an op type, or several in any iterable, or comma-separated; so too `keep_float32` and `force_16bit`), and
+    `rules`: a file of rules (`user_rules.read_rules`), which add to those.
 
     Raises:
       SettingsError: an unknown name (the message lists the known ones), or a value that `Settings` refuses.
@@ -134,11 +175,16 @@ def make_settings(base: Settings | None = None, **changes: Any) -> Settings:
     for name, value in changes.items():
         kind, _, direction = name.partition("list_")
         if kind in oplists.KINDS and direction in moves:
-            moves[direction][kind] = _ops(value)
+            moves[direction][kind] = _words(value)
+        elif name in FIELDS:
+            plain[name] = (*plain.get(name, ()), *_words(value))
+        elif name == "rules":
+            for field, found in read_rules(value).items():
+                plain[field] = (*plain.get(field, ()), *found)
         elif name in fields:
             plain[name] = value
         else:
-            raise SettingsError(f"unknown setting {name!r} = {value!r}{_did_you_mean(name, fields | _move_names())}")
+            raise SettingsError(f"unknown setting {name!r} = {value!r}{_did_you_mean(name, fields | _move_names() | {'rules'})}")
     for direction, kinds in moves.items():
         if kinds:
             merged = dict(getattr(base, direction, ())) | kinds
@@ -192,7 +238,19 @@ def _dtype(text: str) -> str:
     raise ValueError(f"valid values are {', '.join(DTYPES)}")
 
 
-def _ops(value: str | Iterable[str]) -> tuple[str, ...]:
+def _rules(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    for word in words:
+        parse_rule(word, "it")
+    return words
+
+
+def _rules_file(text: str) -> str:
+    read_rules(text.strip())
+    return text.strip()
+
+
+def _words(value: str | Iterable[str]) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else list(value)
     return tuple(name.strip() for name in names if name.strip())
 
@@ -213,7 +271,7 @@ def _list_variables() -> Iterable[Variable]:
         for stem in filter(None, (kind.upper(), old)):
             for direction in ("add", "remove"):
                 meaning = f"comma-separated op types to {direction} {'to' if direction == 'add' else 'from'} the {kind}list"
-                yield Variable(f"{PREFIX}{stem}LIST_{direction.upper()}", f"{kind}list_{direction}", _ops, meaning)
+                yield Variable(f"{PREFIX}{stem}LIST_{direction.upper()}", f"{kind}list_{direction}", _words, meaning)
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -222,6 +280,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(LOSS_SCALING_SWITCH, "", flag, "loss scaling alone; wins over the first for its half"),
     Variable("TFMP_DTYPE", "dtype", _dtype, "float16, bfloat16, or auto: by the hardware"),
     Variable("TFMP_LEVEL", "level", _level, "how to colour: " + ", ".join(LEVELS)),
+    Variable("TFMP_KEEP_FLOAT32", "keep_float32", _rules, "comma-separated rules for what stays in float32"),
+    Variable("TFMP_FORCE_16BIT", "force_16bit", _rules, "comma-separated rules for what becomes 16 bit"),
+    Variable("TFMP_RULES", "rules", _rules_file, "file with a line `keep_float32 RULE` or `force_16bit RULE` for each rule"),
     Variable("TFMP_STRICT", "strict", flag, "raise instead of falling back to float32 when a rewrite fails"),
     Variable(f"{PREFIX}LEVEL", "level", _level, "TensorFlow's name for the level"),
     Variable(f"{PREFIX}IGNORE_PERFORMANCE", "ignore_performance", flag, "convert even on hardware where 16 bit is slow"),

@@ -1,4 +1,4 @@
-"""The border to TensorFlow: this module and `tf_callbacks` are the only ones that import TensorFlow's private modules.
+"""The border to TensorFlow: this module, `tf_callbacks` and `tf_marks` are the only ones that import TensorFlow's private modules.
 
 What is taken is the same, name for name, in TensorFlow 2.18 to 2.21. A TensorFlow version that moves something is handled here and nowhere else.
 Importing this module imports TensorFlow; nothing that runs before TensorFlow does may import it.
@@ -39,7 +39,7 @@ OpError: TypeAlias = tf.errors.OpError
 __all__ = [
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
-    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded",
+    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
 ]  # fmt: skip
 
 
@@ -90,6 +90,18 @@ def new_atomic_function(definition: FunctionDef, like: AtomicFunction, children:
     )
 
 
+def variable_names(graph: Any, more: Sequence[Any] = ()) -> dict[int, str]:
+    """Returns the names of the variables that a function captures, by argument number.
+
+    Args:
+      graph: the function's `FuncGraph`; an argument's name hangs on how the variable is first used, so that the variables themselves are asked.
+      more: further graphs that know variables which `graph` captures.
+    """
+    names = {id(v.handle): v.name.partition(":")[0] for one in (graph, *more) for v in (ref() for ref in one._weak_variables) if hasattr(v, "handle")}
+    numbers = {id(tensor): number for number, tensor in enumerate(graph.inputs)}
+    return {numbers[id(inner)]: names[id(outer)] for outer, inner in graph.captures if id(outer) in names and id(inner) in numbers}
+
+
 def as_type(tensor: Any, dtype_number: int) -> Any:
     """Returns `tensor`, cast if it is of a 16-bit float type and the `DataType` with that number is float32."""
     if dtype_number == DT_FLOAT and tensor.dtype in (tf.float16, tf.bfloat16):
@@ -110,4 +122,5 @@ def rounded(value: Any, dtype_number: int) -> Any:
 
 def make_tensor(value: Any, dtype_number: int) -> TensorProto:
     """Returns `value`, rounded to the `DataType` with that number, as a tensor proto."""
-    return _tensor_util.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype_number))
+    with np.errstate(over="ignore"):  # a user may force what reads it into 16 bit all the same
+        return _tensor_util.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype_number))

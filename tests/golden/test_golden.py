@@ -90,8 +90,8 @@ def _differences(canvas: Canvas, before: tuple[bytes, bytes, bytes]) -> Iterator
         node = graph.node_of[vertex]
         changes = [
             *(["16 bit" if canvas.allow[vertex] else "no longer 16 bit"] if canvas.allow[vertex] != allowed[vertex] else []),
-            *(["denied"] if canvas.deny[vertex] != denied[vertex] else []),
-            *(["left alone"] if canvas.processable[node] != processable[node] and canvas.is_float32(vertex) else []),
+            *(["denied" if canvas.deny[vertex] else "no longer denied"] if canvas.deny[vertex] != denied[vertex] else []),
+            *(["left alone" if processable[node] else "taken up"] if canvas.processable[node] != processable[node] and canvas.is_float32(vertex) else []),
         ]
         if changes:
             reason = canvas.reasons.get(graph.stands_for[vertex])
@@ -151,5 +151,5 @@ def test_every_pass_has_cases_in_which_it_paints_and_in_which_it_does_not(table:
 
 
 def test_every_folder_is_a_pass_or_the_rewrites() -> None:
-    names = {step.name.replace(" ", "_") for step in (*passes.DEFAULT, *passes.EXACT)}
+    names = {step.name.replace(" ", "_") for step in (*passes.with_user_rules(passes.DEFAULT), *passes.EXACT)}
     assert {path.parent.name for path in CASES} == {*names, REWRITES}

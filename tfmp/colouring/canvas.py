@@ -5,9 +5,10 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tfmp.colouring.typegraph import TypeGraph
+from tfmp.colouring.user_rules import Wishes
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
 from tfmp.graph import kernels
@@ -31,6 +32,7 @@ class Rules:
       force: paint everything that may be forced (TensorFlow's UNSAFE_FORCE_ALL).
       follow_handles: follow list handles that are elements of other lists, and optionals (TensorFlow's pass does neither).
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
+      wishes: what the user's rules cover.
     """
 
     format: FloatFormat
@@ -39,6 +41,7 @@ class Rules:
     force: bool = False
     follow_handles: bool = True
     fetches: frozenset[str] = frozenset()
+    wishes: Wishes = Wishes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +51,12 @@ class Reason:
     Attributes:
       rule: what decided, a key of `reasons.WORDS`.
       cause: the vertex that brought it (the deny op upstream, the sibling in a tensor list), or -1.
+      detail: the user's rule, where one decided.
     """
 
     rule: str
     cause: int = -1
+    detail: str = ""
 
 
 class Canvas:
@@ -102,11 +107,11 @@ class Canvas:
             found[node] = 0
         return found
 
-    def paint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
+    def paint_allow(self, vertex: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Paints `vertex` allow; the first reason stays."""
         if not self.allow[vertex]:
             self.allow[vertex] = 1
-            self.reasons[vertex] = Reason(rule, cause)
+            self.reasons[vertex] = Reason(rule, cause, detail)
 
     def unpaint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
         """Takes allow off `vertex`."""
@@ -114,18 +119,27 @@ class Canvas:
             self.allow[vertex] = 0
             self.reasons[vertex] = Reason(rule, cause)
 
-    def paint_deny(self, vertex: int, rule: str, cause: int = -1) -> None:
+    def paint_deny(self, vertex: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Paints `vertex` deny; the first reason stays."""
         if not self.deny[vertex]:
             self.deny[vertex] = 1
-            self.reasons[vertex] = Reason(rule, cause)
+            self.reasons[vertex] = Reason(rule, cause, detail)
 
-    def keep(self, node: int, rule: str, cause: int = -1) -> None:
+    def put_on_list(self, nodes: Collection[int], kind: str) -> None:
+        """Treats `nodes` from now on as if their ops were on the list `kind`."""
+        vertices = {vertex for node in nodes for vertex in self.graph.vertices(node)}
+        for members in self._on_list.values():
+            members[:] = [vertex for vertex in members if vertex not in vertices]
+        for node in nodes:
+            self.kind[node] = kind
+        self._on_list.setdefault(kind, []).extend(sorted(vertices))
+
+    def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
         self.processable[node] = 0
         for vertex in self.graph.vertices(node):
             if self.is_float32(vertex):
-                self.paint_deny(self.graph.stands_for[vertex], rule, cause)
+                self.paint_deny(self.graph.stands_for[vertex], rule, cause, detail)
 
     def leave(self, node: int, rule: str, cause: int = -1) -> None:
         """Takes `node` out of what may be changed, but denies nothing: what reads it may still be 16 bit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, guards, spread
+from tfmp.colouring import clusters, guards, spread, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -73,6 +73,13 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("follow into casts", clusters.follow_into_casts),
 )
 """The same, with guards first and every order-dependent sweep run to its fixed point."""
+
+
+def with_user_rules(table: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """Returns `table` with the two passes that carry out the user's rules: what is kept comes before everything, what is forced after all guards."""
+    seed = [step.name for step in table].index("seed allow")
+    keep, force = _plain("keep user rules", user_rules.keep_user_rules), _plain("force user rules", user_rules.force_user_rules)
+    return (keep, *table[:seed], force, *table[seed:])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 from collections.abc import Container, Iterator
 
+from tfmp.colouring.canvas import Reason
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT
 from tfmp.oplists import CLEAR, DENY, INFER
@@ -35,6 +36,10 @@ WORDS = {
     "call": "hands values to a function whose arguments and results stay float32",
     "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",
     "sum over a loop": "adds up over the steps of a loop, which loses too much in 16 bit",
+    "kept by a user rule": "a rule keeps it in float32",
+    "forced by a user rule": "a rule forces it into 16 bit",
+    "forced without a kernel": "a rule would force it into 16 bit, but there is no 16-bit kernel on the device",
+    "forced without a 16-bit form": "a rule would force it into 16 bit, but the op has no 16-bit form that computes the same",
     "fixed type": "the op definition fixes this type",
     "fetched": "is an argument, a result or fetched, whose type must stay, or runs on another device",
     "unlisted": "the op is on no list",
@@ -54,6 +59,7 @@ class Decision:
       converted: whether it becomes 16 bit.
       rule: which rule decided (a key of `WORDS`).
       cause: name of the node that brought it (the deny op upstream, a sibling), or "".
+      detail: the user's rule, where one decided, or "".
     """
 
     function: str
@@ -63,12 +69,14 @@ class Decision:
     converted: bool
     rule: str
     cause: str
+    detail: str = ""
 
     @property
     def reason(self) -> str:
         """One sentence for the user."""
         via = f" (through {self.cause})" if self.cause else ""
-        return f"{self.op}: {WORDS[self.rule]}{via}"
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{self.op}: {WORDS[self.rule]}{detail}{via}"
 
 
 def decisions(colouring: Colouring, ops: Container[str] | None = None) -> Iterator[Decision]:
@@ -81,21 +89,21 @@ def decisions(colouring: Colouring, ops: Container[str] | None = None) -> Iterat
     for node, op in enumerate(body.ops):
         for vertex in graph.vertices(node) if ops is None or op in ops else ():
             if graph.dtype[vertex] == DT_FLOAT:
-                rule, cause = _why(colouring, vertex)
-                origin = body.names[graph.node_of[cause]] if cause >= 0 else ""
+                why = _why(colouring, vertex)
+                origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
                 function = union.instances[bisect.bisect_right(union.offsets, node) - 1].function
-                yield Decision(function, body.names[node], op, str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), rule, origin)
+                yield Decision(function, body.names[node], op, str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), why.rule, origin, why.detail)
 
 
-def _why(colouring: Colouring, vertex: int) -> tuple[str, int]:
+def _why(colouring: Colouring, vertex: int) -> Reason:
     node = colouring.graph.node_of[vertex]
     found = colouring.reasons.get(colouring.graph.stands_for[vertex])
     if found is not None:
-        return found.rule, found.cause
+        return found
     if not colouring.processable[node]:
-        return "fetched", -1
+        return Reason("fetched")
     if not colouring.graph.slot(vertex).attr:
-        return "fixed type", -1
+        return Reason("fixed type")
     kind = colouring.kinds[node]
     tied = colouring.graph.stands_for[vertex] in colouring.graph.tied
-    return ("nothing asked" if tied or kind in (CLEAR, INFER, DENY) else "unlisted"), -1
+    return Reason("nothing asked" if tied or kind in (CLEAR, INFER, DENY) else "unlisted")

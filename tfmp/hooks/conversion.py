@@ -45,10 +45,11 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
     if decision.settings is None:
         return None
     names = [function.name for function in functions]
+    variables = _variables(functions) if decision.settings.names_variables else None
     if len(names) == 1:
-        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings)
+        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings, variables)
     else:
-        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings)
+        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings, variables)
     _account(conversion, make_record(conversion, _Shapes(functions)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)
@@ -57,6 +58,7 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
 
 def _account(conversion: Conversion, record: Record) -> None:
     notices.check_overrides(conversion)
+    notices.check_rules(conversion)
     if record.converted or record.kept:
         LEDGER.add(record)
         logging.info("tfmp: %s", record)
@@ -64,6 +66,16 @@ def _account(conversion: Conversion, record: Record) -> None:
         notices.something_converted()
     elif record.kept:
         notices.nothing_converted(record)
+
+
+def _variables(functions: Sequence[tf_api.AtomicFunction]) -> dict[str, dict[int, str]]:
+    """Names of variables by function and argument number, from the Python graphs that the functions were traced into."""
+    graphs = {_name(function): graph for function in functions if (graph := getattr(function, "_cached_graph", None)) is not None}
+    return {name: tf_api.variable_names(graph, tuple(graphs.values())) for name, graph in graphs.items()}
+
+
+def _name(function: tf_api.AtomicFunction) -> str:
+    return function.name.decode() if isinstance(function.name, bytes) else function.name
 
 
 def register(conversion: Conversion, functions: Sequence[tf_api.AtomicFunction]) -> list[tf_api.AtomicFunction]:
@@ -95,7 +107,7 @@ class _Shapes:
         seen, todo = set(), list(functions)
         while todo:
             atomic = todo.pop()
-            name = atomic.name.decode() if isinstance(atomic.name, bytes) else atomic.name
+            name = _name(atomic)
             if name not in seen:
                 seen.add(name)
                 todo += getattr(atomic, "children", ())

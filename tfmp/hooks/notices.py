@@ -35,6 +35,8 @@ class _State:
     said: set[str] = dataclasses.field(default_factory=set)
     on: bool = False
     converted: bool = False
+    used_rules: set[str] = dataclasses.field(default_factory=set)
+    unused_rules: set[str] = dataclasses.field(default_factory=set)
     early: weakref.WeakSet[tf_api.ConcreteFunction] = dataclasses.field(default_factory=weakref.WeakSet)
 
 
@@ -104,6 +106,17 @@ def check_overrides(conversion: Conversion) -> None:
             warn_once(f"override {op}", f"op {op!r} was moved between lists, but TensorFlow has no op of that name.")
 
 
+def check_rules(conversion: Conversion) -> None:
+    """Notes which rules of the user have covered something; says once that there is no such op as a rule names."""
+    rules = [rule for rules in conversion.settings.user_rules for rule in rules]
+    for rule in rules:
+        if rule.kind == "op" and rule.pattern.isidentifier() and tf_api.op_def(rule.pattern) is None:
+            warn_once(f"rule {rule}", f"the rule {str(rule)!r} names an op that TensorFlow does not have.")
+    with _state.lock:
+        _state.unused_rules.update(conversion.unused_rules)
+        _state.used_rules.update({str(rule) for rule in rules}.difference(conversion.unused_rules))
+
+
 def traced_in_float32(function: tf_api.ConcreteFunction) -> None:
     """Remembers, weakly, a function that was traced while mixed precision was off, in case it is switched on later."""
     if not _state.on:
@@ -128,7 +141,12 @@ def switched_on() -> None:
 
 
 def nothing_at_all() -> None:
-    """At the end of the process: says that mixed precision was on and had no effect, unless it had one or the reason has been said."""
+    """At the end of the process: says that mixed precision was on and had no effect, unless it had one or the reason has been said; and which rules of the
+    user have covered nothing in any program.
+    """
+    unused = sorted(_state.unused_rules - _state.used_rules)
+    if unused:
+        warn_once("unused rules", f"rules that covered nothing in any converted program: {', '.join(unused)}. tfmp.report() shows the programs.")
     if not _state.converted and not _state.said & {"nothing", "hardware"}:
         warn_once(
             "nothing",

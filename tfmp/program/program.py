@@ -28,6 +28,7 @@ class Program:
       partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.
       links: pairs of (result of the root, argument of the partner) that are one value, which nobody else sees.
       schemas: schemas of the functions that nodes name as their op.
+      variables: root function to the names of the variables that are handed to it, by argument number, as far as they are known and needed.
     """
 
     root: str
@@ -38,6 +39,7 @@ class Program:
     partner: str = ""
     links: tuple[tuple[int, int], ...] = ()
     schemas: Mapping[str, OpSchema] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, Mapping[int, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def roots(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class Record:
       seconds: wall-clock time of the conversion.
       kept: decisions for allowlist ops that stay in float32.
       unused_overrides: op types moved between lists that the program does not contain.
+      unused_rules: rules of the user that cover nothing in the program.
     """
 
     function: str
@@ -44,6 +45,7 @@ class Record:
     seconds: float
     kept: tuple[Decision, ...] = ()
     unused_overrides: tuple[str, ...] = ()
+    unused_rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Returns one line."""
@@ -80,6 +82,8 @@ def _lines(record: Record) -> list[str]:
     notes = [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
     if record.unused_overrides:
         notes.append(f"  overrides that met no op here: {', '.join(record.unused_overrides)}")
+    if record.unused_rules:
+        notes.append(f"  rules that cover nothing here: {', '.join(record.unused_rules)}")
     return [str(record), *notes]
 
 
@@ -96,6 +100,7 @@ def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
         conversion.seconds,
         tuple(kept_allow_ops(conversion)),
         tuple(conversion.unused_overrides()),
+        conversion.unused_rules,
     )
 
 
