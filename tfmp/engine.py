@@ -156,7 +156,7 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
     Arguments and errors are those of `convert_graph_def`; arguments and results of the function always keep their types.
     """
     chosen = make_settings(dtype=dtype, level=level, device=device, **settings)
-    names = {_text(function.name): tf_api.variable_names(function.graph)} if chosen.names_variables else {}
+    names = {_text(function.name): tf_api.variable_names(function.graph)} if chosen.has_rules_of("variable") else {}
     return convert_named(function.name, tf_api.function_definition, chosen, names)
 
 

@@ -66,7 +66,7 @@ LEVELS = {
             "Apex's O2: everything that has a 16-bit form is converted, but not batch normalisation, weight updates and what the default level's guards keep",
             exact=False,
             force=True,
-            keep=("op:FusedBatchNorm*", "op:_FusedBatchNormEx", "layer:*batch_norm*"),
+            keep=("op:FusedBatchNorm*", "op:_FusedBatchNormEx", "layer:BatchNormalization", "layer:batch_norm*"),
         ),
         Level("O3", "Apex's O3: UNSAFE_FORCE_ALL; variables stay in float32 here as well", force=True),
     )
@@ -132,10 +132,9 @@ class Settings:
         """The rules with which the level keeps something in float32."""
         return tuple(parse_rule(text, f"level {self.level}") for text in self.rules.keep)
 
-    @property
-    def names_variables(self) -> bool:
-        """Whether a rule names variables, so that their names are needed."""
-        return any(rule.kind == "variable" for rules in self.user_rules for rule in rules)
+    def has_rules_of(self, kind: str) -> bool:
+        """Returns whether there are rules of that kind, the user's or the level's."""
+        return any(text.startswith(f"{kind}:") for texts in (self.keep_float32, self.force_16bit, self.rules.keep) for text in _words(texts))
 
     @property
     def rules(self) -> Level:

@@ -14,7 +14,7 @@ KINDS = {
     "op": "every node of an op type (op:Softmax)",
     "name": "every node whose name matches (name:*/attention/*); gradients mostly have the name of what they differentiate in theirs",
     "function": "everything in a function and in what it calls, its gradient included (function:loss_of_*)",
-    "layer": "everything in a Keras layer, its gradient included, by the layer's name, or by the names of nested layers joined by / (layer:encoder/norm*)",
+    "layer": "everything in a Keras layer, its gradient included, by name or class, nested layers joined by / (layer:encoder/LayerNorm*)",
     "variable": "what reads a variable directly, by the variable's name (variable:*/embeddings)",
 }
 """Kind of a rule to what such a rule covers. A node that calls functions, or is a loop or a branch, covers everything in them."""
@@ -26,7 +26,7 @@ FLOAT32_MARK = "_tfmp_float32"
 """Attribute of nodes that were made inside `with tfmp.float32():`, and of their gradients."""
 
 LAYER_MARK = "_tfmp_layer"
-"""Attribute that holds the names of the Keras layers that a node was made in, and of its gradients, joined by "/"."""
+"""Attribute of nodes, and of their gradients, that holds the Keras layers they were made in, outermost first: "encoder:Encoder/norm:LayerNormalization"."""
 
 
 @dataclasses.dataclass(frozen=True)

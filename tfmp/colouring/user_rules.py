@@ -146,22 +146,27 @@ def _layer(body: Body, pattern: str) -> Callable[[int], object]:
     wanted = pattern.split("/")
 
     @functools.cache
-    def inside(scopes: str, numbered: bool) -> bool:
-        names = scopes.split("/")
-        places = range(len(names) - len(wanted) + 1)
-        return any(all(_is_scope(names[place + i], part, numbered) for i, part in enumerate(wanted)) for place in places)
+    def inside(path: str, names_of: Callable[[str], Sequence[str]]) -> bool:
+        parts = [names_of(part) for part in path.split("/")]
+        places = range(len(parts) - len(wanted) + 1)
+        return any(all(any(fnmatch.fnmatchcase(name, one) for name in parts[place + i]) for i, one in enumerate(wanted)) for place in places)
 
     def test(node: int) -> bool:
         mark = body.protos[node].attr.get(LAYER_MARK)  # type: ignore[union-attr]
-        return inside(body.names[node].rpartition("/")[0], True) if mark is None else inside(mark.s.decode(), False)
+        return inside(body.names[node].rpartition("/")[0], _names_of_scope) if mark is None else inside(mark.s.decode(), _names_of_layer)
 
     return test
 
 
-def _is_scope(scope: str, pattern: str, numbered: bool) -> bool:
-    """Returns whether a name scope may be that of a layer; TensorFlow adds a number to a scope that is entered again (`Graph.unique_name`)."""
-    bare, _, number = scope.rpartition("_")
-    return fnmatch.fnmatchcase(scope, pattern) or (numbered and number.isdecimal() and fnmatch.fnmatchcase(bare, pattern))
+def _names_of_layer(part: str) -> Sequence[str]:
+    """A layer's name and its class."""
+    return part.split(":")
+
+
+def _names_of_scope(part: str) -> Sequence[str]:
+    """Without marks, a name scope, and what it may be without the number that TensorFlow adds when a scope is entered again (`Graph.unique_name`)."""
+    bare, _, number = part.rpartition("_")
+    return (part, bare) if number.isdecimal() else (part,)
 
 
 _TESTS = {"op": _op, "name": _name, "layer": _layer, "region": _region}

@@ -55,7 +55,7 @@ def enable(*, graph_rewrite: bool = True, loss_scaling: bool = True, **settings:
       SettingsError: an unknown setting or a value that cannot be used.
     """
     _process.asked = _switches(graph_rewrite, loss_scaling, settings)
-    _install()
+    _install(_process.asked)
 
 
 def disable() -> None:
@@ -97,7 +97,7 @@ class mixed_precision(contextlib.ContextDecorator):  # noqa: N801  (used like a 
 
     def __enter__(self) -> mixed_precision:
         """Enters the scope."""
-        _install()
+        _install(self._switches)
         _entered.set((*_entered.get(), _scope.set(self._switches)))  # in the context, since threads may share this object
         return self
 
@@ -116,15 +116,24 @@ class mixed_precision(contextlib.ContextDecorator):  # noqa: N801  (used like a 
         return super().__call__(function)
 
 
-def _install() -> None:
+def _install(switches: Switches) -> None:
     """Watches for TensorFlow and Keras, and hooks into those that are there already."""
     startup.install()
     for name in startup.WATCHED:
         if name in sys.modules:
             arrival.arrived(name, sys.modules[name])
+    watch_layers(switches)
+
+
+def watch_layers(switches: Switches) -> None:
+    """Marks what Keras layers make from now on, if a rule in `switches` names layers."""
+    if switches.graph_rewrite and switches.settings.has_rules_of("layer"):
+        from tfmp.hooks import layers
+
+        layers.watch()
 
 
 def _uninstall() -> None:
-    for name in ("tfmp.hooks.tracing", "tfmp.hooks.keras_compile"):
+    for name in ("tfmp.hooks.tracing", "tfmp.hooks.keras_compile", "tfmp.hooks.layers"):
         if name in sys.modules:
             sys.modules[name].uninstall()

@@ -45,7 +45,7 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
     if decision.settings is None:
         return None
     names = [function.name for function in functions]
-    variables = _variables(functions) if decision.settings.names_variables else None
+    variables = _variables(functions) if decision.settings.has_rules_of("variable") else None
     if len(names) == 1:
         conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings, variables)
     else:

@@ -65,6 +65,7 @@ def _install(family: Family) -> None:
         owner = family.compile_owner()
         _originals[family] = owner.__dict__["compile"]
         wrapt.wrap_function_wrapper(owner, "compile", _Compile(family))
+    activation.watch_layers(activation.current())
 
 
 class _Compile:

@@ -28,6 +28,7 @@ def on_trace(function: ConcreteFunction) -> None:
     from tfmp.hooks import tf_function
 
     notices.switched_on()
+    activation.watch_layers(active)
     with notices.falling_back(function.name, active.settings.strict):
         tf_function.attach(function, active.settings)
 
