@@ -1,0 +1,226 @@
+"""The judge of tfmp's colouring: what mixed precision saves and risks on real models, beside TensorFlow's own pass, Keras's policy and the least possible.
+
+    python benchmarks/quality.py [--models mlp lenet] [--variants tfmp] [--explain MODEL] [--json FILE] [--check]
+
+Each row is one training step (`steps.py`) with a static batch; nothing is run, except small steps with loops or branches, once, to count trips.
+
+What counts as bytes. An op moves the bytes of all float32, float16 and bfloat16 tensors that it reads and writes, at the width they have, as often as it runs.
+Reshape, Identity, ExpandDims, Squeeze, StopGradient, PreventGradient, IdentityN and the ops that carry values into, round and out of loops and branches
+(Enter, Merge, Switch, NextIteration, Exit) move none: they share their input's buffer (`executed.SHARED`). Nor do constants, placeholders, reads of a variable
+(a reference), ops that look at shapes only, and ops that put tensors on a list or take them from it; TensorListStack and TensorListFromTensor read and write
+their items (`executed.FREE`). AssignAdd and AssignSub read and write a variable as large as what they add. A gather reads as much as it writes of indices only,
+so that a table is not counted. Casts of constants are left out: TensorFlow folds them. Ops are not fused, XLA's neither.
+
+Whose bytes. The weight update is every node in the name scope "weight_update", which each step opens around its optimizer, and casts of what such a node makes.
+A cast that hands a gradient to the optimizer is therefore counted without the update, too.
+
+Columns:
+  FLOPs      share of the FLOPs of matrix multiplications and convolutions in 16 bit
+  casts      casts between float types that one step runs; MiB cast: what those read and write
+  traffic    bytes of all ops, relative to float32; "no update": without the weight update
+  saved      bytes that the forward part keeps for the backward part, relative to float32: every float tensor, no weight and no constant, that a node behind a
+             gradient reads and a node before it made
+  redundant  casts that another cast makes superfluous (`costs.redundant_casts`)
+  unsafe     ops left in 16 bit that sum, exponentiate or compute a loss (`costs.UNSAFE`), sums over the steps of a loop included
+  rounded    tensors in 16 bit between a variable's read and its write (`costs.rounded_slots`)
+  seconds    to rewrite (CPU time for tfmp, wall time for TensorFlow's pass in its process)
+The row "bound" is the least traffic of any colouring (`bound.py`). It says nothing of replacing ops, or of ops that make 16 bit out of nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]  # for `tests.oracle`, which starts TensorFlow with a simulated GPU
+
+import tfmp
+from benchmarks import bound, explain
+from benchmarks.costs import Costs, costs
+from benchmarks.flat import Flat, Program, flatten, joined, lowered
+from benchmarks.steps import MODELS, Model, Step
+from tests.oracle import client
+from tests.oracle.tf_pass import PASSES, unavailable_reason
+from tfmp import engine, tf_api
+from tfmp.settings import make_settings
+
+VARIANTS = ("float32", "tensorflow", "policy", "tfmp")
+BOUND = "bound"
+MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One variant of a step: its graph, how long the rewrite took, and, for tfmp, the conversion."""
+
+    program: Program
+    seconds: float = 0.0
+    conversion: Any = None
+
+
+def text(name: bytes | str) -> str:
+    """Returns a function's name as a string."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def parts(step: Step, names: Sequence[str] = (), compiled: bool = False) -> list[Flat]:
+    """Returns the functions of `step`, or those called `names` in their place, as flat graphs."""
+    chosen = names or [text(function.name) for function in step.functions]
+    return [flatten(name, captured, compiled) for name, captured in zip(chosen, step.captured, strict=True)]
+
+
+def float32(step: Step) -> Variant:
+    """Returns `step` as it was traced."""
+    return Variant(Program(joined(parts(step), step.links)))
+
+
+def tensorflow(step: Step, model: Model, dtype: str) -> Variant:
+    """Returns `step` after TensorFlow's pass, which sees what TensorFlow's runtime hands it: a function for XLA as a call, everything else flat."""
+    start, rewritten = 0.0, []
+    for part in parts(step, compiled=model.jit):
+        before = time.perf_counter()
+        answer = client.optimize(part.graph.SerializeToString(), part.fetches, [PASSES[dtype]], dtype=dtype)
+        start += time.perf_counter() - before
+        flat = Flat(type(part.graph).FromString(answer.graph), part.fetches)
+        rewritten.append(lowered(flat) if model.jit else flat)
+    return Variant(Program(joined(rewritten, step.links)), start)
+
+
+def converted(step: Step, dtype: str) -> Variant:
+    """Returns `step` after tfmp, with its defaults for a GPU."""
+    settings = make_settings(dtype=dtype, device="GPU")
+    names = [text(function.name) for function in step.functions]
+    start = time.process_time()
+    if len(names) == 1:
+        conversion = engine.convert_named(names[0], tf_api.function_definition, settings)
+    else:
+        conversion = engine.convert_pair(*names, step.links, tf_api.function_definition, settings)
+    seconds = time.process_time() - start
+    linked = conversion.functions(lambda name, version: f"{name}_{dtype}_{version}")
+    for one in linked:
+        if not tf_api.has_function(one.name):
+            tf_api.add_function(one.proto)
+    roots = [one.name for one in linked[: conversion.roots]]
+    return Variant(Program(joined(parts(step, roots), step.links)), seconds, conversion)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """All of one model: variant to its graph and costs, and the bound with and without the weight update (bytes, and the colouring)."""
+
+    name: str
+    variants: Mapping[str, Variant]
+    costs: Mapping[str, Costs]
+    bounds: Mapping[bool, int]
+    problem: bound.Problem
+    colouring: Mapping[bound.Vertex, bool]
+
+
+def measure(name: str, wanted: Sequence[str], dtype: str) -> Row:
+    """Returns the row of one model; a variant that cannot be had is missing. float32 is always there."""
+    model = MODELS[name]
+    step = model.trace("float32")
+    variants = {"float32": float32(step)}
+    if "tensorflow" in wanted and not unavailable_reason(dtype):
+        variants["tensorflow"] = tensorflow(step, model, dtype)
+    if "policy" in wanted and model.policy:
+        variants["policy"] = float32(model.trace(f"mixed_{dtype}"))
+    if "tfmp" in wanted:
+        variants["tfmp"] = converted(step, dtype)
+    program = variants["float32"].program
+    problems = {with_update: bound.problem(program, with_update) for with_update in (True, False)}
+    colourings = {with_update: bound.least(problem) for with_update, problem in problems.items()}
+    bounds = {with_update: problems[with_update].traffic(colourings[with_update]) for with_update in problems}
+    found = {variant: costs(one.program) for variant, one in variants.items()}
+    return Row(name, variants, found, bounds, problems[False], colourings[False])
+
+
+HEADER = f"{'':<14}{'FLOPs':>7}{'casts':>7}{'MiB cast':>10}{'traffic':>9}{'no update':>11}{'saved':>8}{'redundant':>11}{'unsafe':>8}{'rounded':>9}{'seconds':>9}"
+
+
+def lines(row: Row) -> list[str]:
+    """Returns the printed lines of one row."""
+    reference = row.costs["float32"]
+    result = [row.name]
+    for variant, one in row.costs.items():
+        ratios = f"{one.traffic / reference.traffic:9.3f}{one.without_update / reference.without_update:11.3f}{one.saved / (reference.saved or 1):8.3f}"
+        counts = f"{len(one.redundant):11d}{len(one.unsafe):8d}{len(one.rounded):9d}"
+        result.append(
+            f"  {variant:<12}{one.coverage:7.1%}{one.casts:7d}{one.cast_bytes / MIB:10.1f}{ratios}{counts}{row.variants[variant].seconds:9.2f}"
+        )
+    least = f"{row.bounds[True] / reference.traffic:9.3f}{row.bounds[False] / reference.without_update:11.3f}"
+    result.append(f"  {BOUND:<12}{'':24}{least}")
+    return [*result, *(f"  {words}" for words in verdicts(row))]
+
+
+def verdicts(row: Row) -> list[str]:
+    """Returns what issue-like targets tfmp misses, one line each; none if it meets all."""
+    if "tfmp" not in row.costs:
+        return []
+    ours, rivals = row.costs["tfmp"], [row.costs[name] for name in ("tensorflow", "policy") if name in row.costs]
+    missed = []
+    for words, own, least, theirs in (
+        ("traffic", ours.traffic, row.bounds[True], [one.traffic for one in rivals]),
+        ("traffic without update", ours.without_update, row.bounds[False], [one.without_update for one in rivals]),
+    ):
+        if own > 1.05 * least:
+            missed.append(f"{words} is {own / least:.3f} of the bound")
+        if theirs and own > 1.05 * min(theirs):
+            missed.append(f"{words} is {own / min(theirs):.3f} of the better rival's")
+    if rivals and ours.coverage < max(one.coverage for one in rivals):
+        missed.append("coverage is below a rival's")
+    missed += [f"{len(found)} {words}: {', '.join(found[:3])}" for words, found in _faults(ours).items() if found]
+    if ours.saved > 0.6 * row.costs["float32"].saved:
+        missed.append(f"saved activations are {ours.saved / row.costs['float32'].saved:.3f} of float32's")
+    return [f"missed: {words}" for words in missed] or ["all targets met"]
+
+
+def _faults(ours: Costs) -> dict[str, tuple[str, ...]]:
+    return {"redundant casts": ours.redundant, "unsafe ops": ours.unsafe, "rounded tensors": ours.rounded}
+
+
+def as_record(row: Row) -> dict[str, Any]:
+    """Returns the row as JSON would have it: variant to figures, bytes as they are."""
+    record: dict[str, Any] = {variant: dataclasses.asdict(one) | {"seconds": row.variants[variant].seconds} for variant, one in row.costs.items()}
+    return record | {BOUND: {"traffic": row.bounds[True], "without_update": row.bounds[False]}}
+
+
+def main() -> None:
+    """Prints the table, row by row."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    split = lambda words: [word for word in words.split(",") if word]  # noqa: E731
+    parser.add_argument("--models", type=split, default=list(MODELS), help=f"separated by commas, of {', '.join(MODELS)}")
+    parser.add_argument("--variants", type=split, default=list(VARIANTS), help=f"separated by commas, of {', '.join(VARIANTS)}")
+    parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
+    parser.add_argument("--explain", metavar="MODEL", help="print where tfmp moves more than the bound, and why")
+    parser.add_argument("--top", type=int, default=40, help="how many nodes --explain prints")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
+    options = parser.parse_args()
+    if unknown := {*options.models, *([options.explain] if options.explain else [])} - MODELS.keys():
+        parser.error(f"no model {sorted(unknown)[0]!r}; there are {', '.join(MODELS)}")
+    if options.explain:
+        row = measure(options.explain, ["tfmp"], options.dtype)
+        ours = row.variants["tfmp"]
+        print("\n".join([HEADER, *lines(row), *explain.lines(row.problem, row.colouring, row.variants["float32"].program, ours.program, ours.conversion, options.top)]))
+        return
+    print(HEADER)
+    records = {}
+    for name in options.models:
+        row = measure(name, options.variants, options.dtype)
+        print("\n".join(lines(row)), flush=True)
+        records[name] = as_record(row)
+        if options.json:
+            options.json.write_text(json.dumps(records, indent=1))
+
+
+if __name__ == "__main__":
+    main()
