@@ -164,11 +164,11 @@ def rounded_slots(program: Program) -> set[str]:
 
 
 def by_maker(program: Program) -> Counter[str]:
-    """Returns the bytes cast, by the node whose result is cast (seen through ops that share its buffer), see `plain`."""
+    """Returns the bytes cast, by the variable or node whose result is cast (seen through ops that share its buffer), see `plain`."""
     found = Counter[str]()
     for one in program.executions:
         if one.is_cast:
-            found[plain(program.origin(source(one.node.input[0]))[0])] += one.traffic
+            found[plain(program.variable(program.origin(source(one.node.input[0]))[0]))] += one.traffic
     return found
 
 

@@ -30,7 +30,7 @@ def lines(problem: bound.Problem, colouring: Mapping[bound.Vertex, bool], before
         nodes[plain(vertex[0])] += size // 2 if colouring.get(vertex) else size
         flexible[plain(vertex[0])] += size
     for edge in problem.cells:
-        casts[plain(before.origin(edge)[0])] += problem.cast_bytes(edge, colouring)
+        casts[plain(before.variable(before.origin(edge)[0]))] += problem.cast_bytes(edge, colouring)
     update = {plain(name) for name in before.update | ours.update}
     excess: dict[tuple[str, str], int] = {}
     for name in {plain(node) for node in before.nodes} - update:

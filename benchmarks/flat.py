@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-from benchmarks.executed import NOTHING, SHARED, Edge, Execution, Stage, Tensor, source
+from benchmarks.executed import FLOATS, NOTHING, SHARED, Edge, Execution, Stage, Tensor, source
 from benchmarks.programs import _with_library
 from benchmarks.steps import UPDATE
 from tests.oracle.lowering import lower
@@ -168,7 +168,8 @@ class Program(Stage):
             results = [name for name in self.fetches if not name.endswith("effects")]
             super().__init__(_with_values(graph), results, [name for name in self.fetches if name.endswith("effects")], feeds, ["initialise"])
             self.nodes = {node.name: node for node in graph.node}
-            self.executions = [one for one in self.executions if one.node.name in self.nodes]
+            arrived = [Execution(node, (), self.types[name]) for name, node in arguments.items()]  # a traced run does not tell of what is fed
+            self.executions = [*arrived, *(one for one in self.executions if one.node.name in self.nodes and one.node.name not in arguments)]
         else:
             self.nodes, self.fed, self.results = {node.name: node for node in graph.node}, {}, []
             self.executions = list(self._once())
@@ -178,7 +179,7 @@ class Program(Stage):
             edges = [source(text) for text in node.input if not text.startswith("^")]
             one = Execution(node, tuple(self.types[name][port] for name, port in edges), self.types[node.name])
             for tensor in one.outputs:
-                if None in tensor.shape and tensor.dtype in (tf.float32, tf.float16, tf.bfloat16):
+                if None in tensor.shape and tensor.dtype in FLOATS:
                     raise ValueError(f"output of {node.op} {node.name!r} has no static shape: {tensor.shape}")
             if not (one.is_cast and self.origin(edges[0])[2] == "Const"):
                 yield one
@@ -209,6 +210,10 @@ class Program(Stage):
         writes = [(self.origin(self.edges(node)[0])[0], node.name) for node in self.nodes.values() if node.op in ASSIGNS]
         return frozenset((handle, name) for handle, write in writes for name in reach([write], readers))
 
+    def variable(self, name: str) -> str:
+        """Returns the variable that node `name` reads, or the name itself if it reads none."""
+        return self.origin(self.edges(self.nodes[name])[0])[0] if name in self.nodes and self.nodes[name].op == "ReadVariableOp" else name
+
     def value(self, edge: Edge) -> Edge:
         """Returns one name for all reads of a variable that no write comes before: its first one's; any other tensor's own."""
         name, port = edge
@@ -220,7 +225,7 @@ class Program(Stage):
         found = {}
         for node in self.nodes.values():
             if node.op == "ReadVariableOp":
-                handle = self.origin(self.edges(node)[0])[0]
+                handle = self.variable(node.name)
                 if (handle, node.name) not in self._written_before:
                     found[node.name] = first.setdefault(handle, node.name)
         return found
@@ -232,7 +237,7 @@ class Program(Stage):
         for merge in (node for node in self.nodes.values() if node.op == "Merge" and "NextIteration" in {self.nodes[name].op for name, _ in self.edges(node)}):
             (back,) = (name for name, _ in self.edges(merge) if self.nodes[name].op == "NextIteration")
             name = self._past_casts(back)
-            if self.nodes[name].op in ("Add", "AddN", "AddV2") and any(self._past_casts(read) == merge.name for read, _ in self.edges(self.nodes[name])):
+            if self.nodes[name].op in ("Add", "AddN", "AddV2") and self.types[name][0].dtype in FLOATS and any(self._past_casts(read) == merge.name for read, _ in self.edges(self.nodes[name])):
                 found.add(name)
         return frozenset(found)
 

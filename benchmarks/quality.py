@@ -1,6 +1,6 @@
 """The judge of tfmp's colouring: what mixed precision saves and risks on real models, beside TensorFlow's own pass, Keras's policy and the least possible.
 
-    python benchmarks/quality.py [--models mlp lenet] [--variants tfmp] [--explain MODEL] [--json FILE] [--check]
+    python benchmarks/quality.py [--models mlp lenet] [--variants tfmp] [--explain MODEL] [--json FILE]
 
 Each row is one training step (`steps.py`) with a static batch; nothing is run, except small steps with loops or branches, once, to count trips.
 
@@ -85,14 +85,14 @@ def float32(step: Step) -> Variant:
 
 def tensorflow(step: Step, model: Model, dtype: str) -> Variant:
     """Returns `step` after TensorFlow's pass, which sees what TensorFlow's runtime hands it: a function for XLA as a call, everything else flat."""
-    start, rewritten = 0.0, []
+    seconds, rewritten = 0.0, []
     for part in parts(step, compiled=model.jit):
         before = time.perf_counter()
         answer = client.optimize(part.graph.SerializeToString(), part.fetches, [PASSES[dtype]], dtype=dtype)
-        start += time.perf_counter() - before
+        seconds += time.perf_counter() - before
         flat = Flat(type(part.graph).FromString(answer.graph), part.fetches)
         rewritten.append(lowered(flat) if model.jit else flat)
-    return Variant(Program(joined(rewritten, step.links)), start)
+    return Variant(Program(joined(rewritten, step.links)), seconds)
 
 
 def converted(step: Step, dtype: str) -> Variant:
@@ -163,7 +163,7 @@ def lines(row: Row) -> list[str]:
 
 
 def verdicts(row: Row) -> list[str]:
-    """Returns what issue-like targets tfmp misses, one line each; none if it meets all."""
+    """Returns the targets that tfmp misses, one line each, or that it meets all."""
     if "tfmp" not in row.costs:
         return []
     ours, rivals = row.costs["tfmp"], [row.costs[name] for name in ("tensorflow", "policy") if name in row.costs]
