@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfmp import tf_api
@@ -16,8 +16,10 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
+from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
-from tfmp.program.trips import runs
+from tfmp.program.shapes import Graphs, unknown
+from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
@@ -26,13 +28,18 @@ from tfmp.rewriting.plan import make_plan
 from tfmp.settings import Settings, make_settings
 
 
-def convert(program: Program, settings: Settings, fetches: Iterable[str] = ()) -> Conversion:
+UNTOLD_STEPS = 16
+"""Steps that a loop is taken to make if the graph does not tell. Our own choice: what it must be is more than one, so that casts leave the loop."""
+
+
+def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown) -> Conversion:
     """Returns the conversion of `program`.
 
     Args:
       program: a root and what it reaches.
       settings: `dtype` and `device` must be decided (not "auto").
       fetches: names of nodes of a main graph whose types must stay.
+      graphs: finds the Python graph of a function, for the shapes of its tensors.
 
     Raises:
       SettingsError: `dtype` or `device` is "auto".
@@ -40,7 +47,7 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = ()) -
       RewriteError: a rewritten body failed verification.
     """
     with without_garbage_collection():
-        return _convert(program, settings, frozenset(fetches))
+        return _convert(program, settings, frozenset(fetches), graphs)
 
 
 @contextlib.contextmanager
@@ -57,7 +64,7 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> Conversion:
+def _convert(program: Program, settings: Settings, fetches: frozenset[str], graphs: Graphs) -> Conversion:
     start = time.perf_counter()
     target = sixteen_bit(settings.dtype)
     if settings.device not in XLA_DEVICES:
@@ -71,6 +78,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
     if any(covered.wishes):
         table = passes.with_user_rules(table)
     devices = [_devices(program, instance.function, settings) for instance in instances]
+    counts = tuple(runs(program, instances))
+    weights = () if exact else _weights(program, instances)
     together = _apart(program, instances) if exact else [unite(program, instances)]
     colourings = tuple(
         passes.colour(
@@ -78,6 +87,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
             dataclasses.replace(rules, fetches=fetches if n == 0 else frozenset(), wishes=covered.of(n, union.offsets)),
             devices[n : n + len(union.instances)],
             table,
+            graphs,
+            weights,
         )
         for n, union in enumerate(together)
     )
@@ -90,7 +101,6 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
         original = program.definitions[instance.function]
         proto = original if plan.empty else apply(plan, original, program.schemas, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
-    counts = tuple(runs(program, instances))
     seconds = time.perf_counter() - start
     unused = tuple(str(rule) for rule in (*kept, *forced) if rule not in covered.used)
     return Conversion(
@@ -102,6 +112,20 @@ def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
     """Each instance by itself, as TensorFlow's pass sees it."""
     bodies = [program.bodies[one.function] for one in instances]
     return [Union(body, (0,), (Instance(0, body.name, {}),), (), ()) for body in bodies]
+
+
+def _weights(program: Program, instances: Sequence[Instance]) -> list[int]:
+    """Returns how often each node of the instances, one after the other, is taken to run: not at all if TensorFlow prunes it."""
+    weights: list[int] = []
+    dead = {name: dead_nodes(body) for name, body in program.bodies.items()}
+    for instance, count in zip(instances, runs(program, instances, UNTOLD_STEPS), strict=True):
+        start = len(weights)
+        weights += [count] * len(program.bodies[instance.function])
+        for node, depth in frames(program.bodies[instance.function]).items():
+            weights[start + node] *= UNTOLD_STEPS ** min(depth, 4)
+        for node in dead[instance.function]:
+            weights[start + node] = 0
+    return weights
 
 
 def _label(function: str, taken: Mapping[str, object]) -> str:
@@ -147,7 +171,7 @@ def convert_graph_def(
     program = from_graph(graph_def)
     names = program.bodies[""].names
     kept = _kept(names, fetches) or frozenset(_unread(program))
-    return convert(program, chosen, kept | _kept(names, feeds))
+    return convert(program, chosen, kept | _kept(names, feeds), _Imported(graph_def))
 
 
 def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16", level: str = "default", device: str = "CPU", **settings: Any) -> Conversion:
@@ -157,17 +181,21 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
     """
     chosen = make_settings(dtype=dtype, level=level, device=device, **settings)
     names = {_text(function.name): tf_api.variable_names(function.graph)} if chosen.has_rules_of("variable") else {}
-    return convert_named(function.name, tf_api.function_definition, chosen, names)
+    return convert_named(function.name, tf_api.function_definition, chosen, names, tf_api.python_graphs([function.inference_fn]).get)
 
 
 VariableNames = Mapping[str, Mapping[int, str]]
 """Function to the names of the variables that are handed to it, by argument number."""
 
 
-def convert_named(name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None) -> Conversion:
-    """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds; `variables` is for the user's rules."""
+def convert_named(
+    name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None, graphs: Graphs = unknown
+) -> Conversion:
+    """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds; `variables` is for the user's rules, and
+    `graphs` finds the shapes of tensors.
+    """
     with without_garbage_collection():
-        return convert(dataclasses.replace(from_function(_text(name), lookup), variables=variables or {}), settings)
+        return convert(dataclasses.replace(from_function(_text(name), lookup), variables=variables or {}), settings, graphs=graphs)
 
 
 def convert_pair(
@@ -177,6 +205,7 @@ def convert_pair(
     lookup: Lookup,
     settings: Settings,
     variables: VariableNames | None = None,
+    graphs: Graphs = unknown,
 ) -> Conversion:
     """Returns the conversion of a forward function and its backward function as one program.
 
@@ -186,11 +215,28 @@ def convert_pair(
       links: pairs of (result of `forward`, argument of `backward`) that are handed over unseen, so that their types may change.
       lookup: finds the definitions of both and of what they call.
       settings: as for `convert`.
-      variables: as for `convert_named`.
+      variables, graphs: as for `convert_named`.
     """
     with without_garbage_collection():
         pair = paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links)
-        return convert(dataclasses.replace(pair, variables=variables or {}), settings)
+        return convert(dataclasses.replace(pair, variables=variables or {}), settings, graphs=graphs)
+
+
+class _Imported:
+    """The Python graphs of a GraphDef and its functions, imported when they are first asked for."""
+
+    def __init__(self, graph_def: tf_api.GraphDef) -> None:
+        self._definition = graph_def
+        self._functions = {function.signature.name: function for function in graph_def.library.function}
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, function: str) -> Any:
+        if "" not in self._known:
+            self._known[""] = tf_api.imported(self._definition)
+        if function not in self._known:
+            outer = self._known[""]
+            self._known[function] = outer and tf_api.imported_function(self._functions[function], outer)
+        return self._known[function]
 
 
 def _text(name: bytes | str) -> str:

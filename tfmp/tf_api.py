@@ -7,7 +7,7 @@ Importing this module imports TensorFlow; nothing that runs before TensorFlow do
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
@@ -38,8 +39,8 @@ OpError: TypeAlias = tf.errors.OpError
 
 __all__ = [
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
-    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
+    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function", "input_shapes", "kernels_of",
+    "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
 ]  # fmt: skip
 
 
@@ -124,3 +125,63 @@ def make_tensor(value: Any, dtype_number: int) -> TensorProto:
     """Returns `value`, rounded to the `DataType` with that number, as a tensor proto."""
     with np.errstate(over="ignore"):  # a user may force what reads it into 16 bit all the same
         return _tensor_util.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype_number))
+
+
+def output_shapes(graph: Any, node: str) -> list[tuple[int | None, ...] | None]:
+    """Returns the static shapes of the outputs of `node` in the Python graph `graph`; none if it has no such node.
+
+    (A node that has the name of an argument is called otherwise in a FunctionDef, so that this graph does not know it.)
+    """
+    try:
+        operation = graph._get_operation_by_name(node)
+    except KeyError:
+        return []
+    return [_dimensions(tensor) for tensor in operation.outputs]
+
+
+def input_shapes(graph: Any, index: int) -> list[tuple[int | None, ...] | None]:
+    """Returns the static shape of argument number `index` of the Python function graph `graph`, in a list; none if it has no such argument."""
+    inputs = getattr(graph, "inputs", ())
+    return [_dimensions(inputs[index])] if index < len(inputs) else []
+
+
+def _dimensions(tensor: Any) -> tuple[int | None, ...] | None:
+    shape = tensor.shape
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+def python_graphs(functions: Iterable[AtomicFunction]) -> dict[str, Any]:
+    """Returns name to Python graph of `functions` and of everything they keep alive, where there is one."""
+    graphs: dict[str, Any] = {}
+    todo, seen = list(functions), set()
+    while todo:
+        function = todo.pop()
+        name = function.name.decode() if isinstance(function.name, bytes) else function.name
+        if name not in seen:
+            seen.add(name)
+            todo += getattr(function, "children", ())
+            if getattr(function, "_cached_graph", None) is not None:
+                graphs[name] = function._cached_graph
+    return graphs
+
+
+def imported(graph: GraphDef) -> Any:
+    """Returns a Python graph with the nodes of `graph`, or None if TensorFlow's importer refuses it.
+
+    The library is left out, since the importer would look into what is called, for ever if a function calls itself: shapes of results of calls are unknown.
+    """
+    try:
+        with tf.Graph().as_default() as made:
+            tf.graph_util.import_graph_def(GraphDef(node=graph.node, versions=graph.versions), name="")
+    except (ValueError, TypeError, OpError):
+        return None
+    return made
+
+
+def imported_function(definition: FunctionDef, outer: Any) -> Any:
+    """Returns a Python function graph made of `definition`, whose callees the graph `outer` knows, or None if TensorFlow's importer refuses it."""
+    try:
+        with outer.as_default():
+            return _function_def_to_graph.function_def_to_graph(FunctionDef.FromString(definition.SerializeToString()))  # which writes into what it is given
+    except (ValueError, TypeError, KeyError, OpError):
+        return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Sequence
 
+from tfmp.colouring.ranges import Ranges
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
 from tfmp.dtypes import DT_FLOAT, FloatFormat
@@ -15,6 +15,7 @@ from tfmp.graph import kernels
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.oplists import ALLOW, CLEAR, OpLists
+from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
 
 Devices = tuple[str, ...]
@@ -67,6 +68,8 @@ class Canvas:
     Attributes:
       union: what is coloured.
       graph: its type graph.
+      sizes: the shapes and element counts of its tensors.
+      ranges: between which values they lie.
       rules: what the colouring goes by.
       kind: node to the list its op is on, or None.
       processable: node to whether its types may be changed at all (1) or not (0).
@@ -74,13 +77,23 @@ class Canvas:
       reasons: vertex to the reason of its colour, for every vertex that some pass painted or kept.
     """
 
-    def __init__(self, union: Union, rules: Rules, devices: Sequence[Devices]) -> None:
-        """Starts with nothing painted. `devices` has the devices of each instance of `union`."""
+    def __init__(self, union: Union, rules: Rules, devices: Sequence[Devices], graphs: Graphs = unknown, weights: Sequence[int] = ()) -> None:
+        """Starts with nothing painted.
+
+        Args:
+          union: what is coloured.
+          rules: what to go by.
+          devices: the devices of each instance.
+          graphs: where shapes come from.
+          weights: how often each node runs (0: never); once, if they are left out.
+        """
         body = union.body
         self.graph = TypeGraph(body, union.ties)
         self.union = union
         self.rules = rules
-        self._devices, self._offsets = tuple(devices), union.offsets
+        self.sizes = Sizes(union, graphs)
+        self.ranges = Ranges(body)
+        self._devices, self._weights = tuple(devices), weights
         self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
@@ -158,7 +171,21 @@ class Canvas:
 
     def devices(self, node: int) -> Devices:
         """Returns the device types whose kernels must exist for `node`."""
-        return self._devices[bisect.bisect_right(self._offsets, node) - 1]
+        return self._devices[self.union.instance_of(node)]
+
+    def weight(self, node: int) -> int:
+        """Returns how often `node` runs in one run of the program, as far as the graph tells; 0 if TensorFlow prunes it."""
+        return self._weights[node] if self._weights else 1
+
+    def relist(self, nodes: Iterable[int], kind: str) -> None:
+        """Treats `nodes` as if their ops were on the list `kind`."""
+        moved = set(nodes)
+        for old in {self.kind[node] for node in moved} - {None}:
+            self._on_list[old] = [vertex for vertex in self._on_list[old] if self.graph.node_of[vertex] not in moved]  # type: ignore[index]
+        for node in moved:
+            self.kind[node] = kind
+        self._on_list.setdefault(kind, []).extend(vertex for node in sorted(moved) for vertex in self.graph.vertices(node))
+        self.__dict__.pop("clear", None)
 
     @functools.cached_property
     def clear(self) -> bytearray:

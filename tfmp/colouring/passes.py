@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, guards, spread, user_rules
+from tfmp.colouring import clusters, cut, dangers, guards, spread, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body
+from tfmp.program.shapes import Graphs, unknown
 from tfmp.program.union import Union
 
 
@@ -60,19 +61,14 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("keep loop sums", guards.keep_loop_sums),
+    _plain("free reductions of nothing", dangers.free_reductions_of_nothing),
     _plain("seed allow", spread.seed_allow),
-    _plain("spread deny", spread.spread_deny),
-    _MATCH_LISTS,
-    _plain("allow between", spread.allow_between),
-    _plain("allow after", spread.allow_after_everywhere),
-    _plain("allow through clear", spread.allow_through_clear),
     _plain("drop unsupported", spread.drop_unsupported),
+    _plain("spread danger", dangers.spread_danger),
     _MATCH_LISTS,
-    _plain("match loop edges", clusters.match_loop_edges_everywhere),
-    _plain("retarget casts", clusters.retarget_casts_everywhere),
-    _plain("follow into casts", clusters.follow_into_casts),
+    Pass("cut casts", cut.cut_casts),
 )
-"""The same, with guards first and every order-dependent sweep run to its fixed point."""
+"""Guards first, then what must be 16 bit and what must not, then the cheapest choice for the rest."""
 
 
 def with_user_rules(table: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -118,9 +114,11 @@ class Colouring:
         return Colouring(graph, self.sixteen[start : start + len(graph)], {}, self.kinds[nodes], self.processable[nodes], self.union)
 
 
-def colour(union: Union, rules: Rules, devices: Sequence[Devices], passes: tuple[Pass, ...]) -> Colouring:
-    """Returns the colours of `union` under `rules`; `devices` has the devices of each instance. Raises `GraphError` for a malformed loop or call."""
-    canvas = Canvas(union, rules, devices)
+def colour(
+    union: Union, rules: Rules, devices: Sequence[Devices], passes: tuple[Pass, ...], graphs: Graphs = unknown, weights: Sequence[int] = ()
+) -> Colouring:
+    """Returns the colours of `union`; arguments are those of `Canvas`. Raises `GraphError` for a malformed loop or call."""
+    canvas = Canvas(union, rules, devices, graphs, weights)
     lists = clusters.find_tensor_lists(canvas)
     for step in passes:
         step.run(canvas, lists)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Container, Iterator
 
@@ -21,6 +20,8 @@ WORDS = {
     "closes a 16-bit loop edge": "carries a 16-bit value round a loop",
     "existing cast, read by 16-bit ops only": "an existing cast whose readers are all 16 bit",
     "existing cast of a 16-bit value": "an existing cast that reads a 16-bit value",
+    "cheapest in 16 bit": "its neighbours are 16 bit, and a cast to float32 and back would cost more",
+    "cheapest in float32": "a cast to 16 bit and back would cost more than it saves",
     "denylist": "loses too much in 16 bit",
     "downstream of deny": "handles what an op that loses too much in 16 bit has computed",
     "list handle leaves the graph": "its tensor list is used where it cannot be seen",
@@ -91,7 +92,7 @@ def decisions(colouring: Colouring, ops: Container[str] | None = None) -> Iterat
             if graph.dtype[vertex] == DT_FLOAT:
                 why = _why(colouring, vertex)
                 origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
-                function = union.instances[bisect.bisect_right(union.offsets, node) - 1].function
+                function = union.instances[union.instance_of(node)].function
                 yield Decision(function, body.names[node], op, str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), why.rule, origin, why.detail)
 
 

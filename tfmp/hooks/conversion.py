@@ -44,12 +44,12 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
         notices.hardware_caution(decision.caution)
     if decision.settings is None:
         return None
-    names = [function.name for function in functions]
+    names, graphs = [function.name for function in functions], tf_api.python_graphs(functions).get
     variables = _variables(functions) if decision.settings.has_rules_of("variable") else None
     if len(names) == 1:
-        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings, variables)
+        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings, variables, graphs)
     else:
-        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings, variables)
+        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings, variables, graphs)
     _account(conversion, make_record(conversion, _Shapes(functions)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)

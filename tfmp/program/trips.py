@@ -33,8 +33,8 @@ ARITHMETIC: dict[str, Callable[..., int]] = {
 DIVISIONS = ("FloorDiv", "FloorMod")
 
 
-def runs(program: Program, instances: Sequence[Instance]) -> list[int]:
-    """Returns how often each instance runs when the root runs once. A loop whose steps cannot be told counts as one step, a branch as taken.
+def runs(program: Program, instances: Sequence[Instance], untold: int = 1) -> list[int]:
+    """Returns how often each instance runs when the root runs once. A loop whose steps cannot be told counts as `untold` steps, a branch as taken.
 
     An instance that several places share is counted for each of them; recursion is not followed.
     """
@@ -44,7 +44,8 @@ def runs(program: Program, instances: Sequence[Instance]) -> list[int]:
     for number, instance in enumerate(instances):
         loops = _Loops(bodies, number, instance)
         for node, callees in instance.calls.items():
-            steps = loops.steps(node) or 1
+            steps = loops.steps(node)
+            steps = untold if steps is None else steps or 1
             for callee in callees:
                 if callee.instance > number:
                     counts[callee.instance] += counts[number] * (steps if callee.attr == "body" else steps + 1 if callee.attr == "cond" else 1)
@@ -138,3 +139,23 @@ def _constant(body: Body, node: int) -> int | None:
     operands = [_constant(body, operand) for operand, _ in body.inputs[node]]
     known = [operand for operand in operands if operand is not None]
     return ARITHMETIC[op](*known) if len(known) == len(operands) and (op not in DIVISIONS or known[1]) else None
+
+
+def frames(body: Body) -> dict[int, int]:
+    """Returns, for the nodes inside loops of Enter, Merge, Switch, NextIteration and Exit, how many such loops they are in (`control_flow_ops.py`)."""
+    depth: dict[int, int] = {}
+    entered = [node for node, op in enumerate(body.ops) if op in ("Enter", "RefEnter")]
+    if not entered:
+        return depth
+    readers: dict[int, list[int]] = {}
+    for node, edges in enumerate(body.inputs):
+        for source, _ in edges:
+            readers.setdefault(source, []).append(node)
+    todo = [(node, 1) for node in entered]
+    while todo:
+        node, at_least = todo.pop()
+        if at_least > depth.get(node, 0) and at_least <= len(entered):
+            depth[node] = at_least
+            inside = at_least - (body.ops[node] in ("Exit", "RefExit"))
+            todo += [(reader, inside + (body.ops[reader] in ("Enter", "RefEnter"))) for reader in readers.get(node, ())]
+    return {node: level - (body.ops[node] in ("Exit", "RefExit")) for node, level in depth.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -42,6 +43,10 @@ class Union:
     ties: tuple[tuple[End, End], ...]
     loops: tuple[Loop, ...]
     fixed: frozenset[int] = frozenset()
+
+    def instance_of(self, node: int) -> int:
+        """Returns the number of the instance that `node` belongs to."""
+        return bisect.bisect_right(self.offsets, node) - 1
 
 
 def unite(program: Program, instances: Sequence[Instance]) -> Union:

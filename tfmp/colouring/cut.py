@@ -1,0 +1,209 @@
+"""Which of the ops that may go either way are 16 bit: the choice with the least traffic, found as a minimum cut.
+
+What must be 16 bit is on one side of the cut and what must stay float32 on the other; every other type attribute costs the bytes that it reads and writes at
+its width, and a tensor whose two ends differ costs a cast, once for each direction however many read it. A minimum cut is the cheapest choice there is, and
+of several the one with the fewest 16-bit vertices is taken, which is unique: the result does not hang on the order of nodes (Picard and Queyranne, "On the
+structure of all minimum cuts in a network", 1980).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from tfmp.colouring import dangers
+from tfmp.colouring.canvas import Canvas, Reason
+from tfmp.colouring.clusters import Clusters, loop_edges
+from tfmp.colouring.spread import reads_reference_variable
+from tfmp.colouring.typegraph import reach
+from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.view import Edge
+from tfmp.oplists import CLEAR, INFER
+
+SHARING = frozenset({
+    "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",
+    "Shape", "ShapeN", "Size", "Rank", "Snapshot", "Squeeze", "StopGradient", "Switch",
+})  # fmt: skip
+"""Ops that hand on their input's buffer, or look at its shape only: they move no bytes."""
+
+DECIDING = frozenset({
+    "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "NotEqual", "OneHot", "Round",
+    "Sign", "TopK", "TopKV2", "Where",
+})  # fmt: skip
+"""Ops whose result jumps with the last bit of what they read: they take 16-bit numbers as they come, but nothing is rounded for their sake. So does a Cast."""
+
+WIDE, NARROW = 4, 2
+"""Bytes of a float32 and of a 16-bit number."""
+
+PER_CAST = 64
+"""Bytes that a cast costs beyond those that it moves: of two choices that move as many, the one with fewer casts is better. Our own choice; a kernel launch costs
+more on every device, but compilers fuse most casts into what reads or makes their tensors.
+"""
+
+LARGEST_TOTAL = 2**30
+"""Sum of all capacities, so that a flow fits the 32-bit integers of `scipy.sparse.csgraph.maximum_flow`."""
+
+SIXTEEN, FLOAT = 0, 1
+"""The terminals of the network."""
+
+
+def cut_casts(canvas: Canvas, lists: Clusters) -> None:
+    """Paints allow: the free vertices on the 16-bit side of the minimum cut. Free are clear ops, tensor lists, existing casts, and infer ops that 16-bit values
+    reach."""
+    free = _free(canvas, lists)
+    network = _Network(canvas, free, lists)
+    for vertex in network.sixteen():
+        canvas.paint_allow(vertex, "cheapest in 16 bit")
+    for vertex in free:
+        if not canvas.allow[vertex]:
+            canvas.reasons.setdefault(vertex, Reason("cheapest in float32"))
+
+
+def _free(canvas: Canvas, lists: Clusters) -> list[int]:
+    graph, body = canvas.graph, canvas.graph.body
+    loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
+    possible = bytearray(len(graph))
+    target = canvas.rules.format.number
+    casts = [v for node, op in enumerate(body.ops) if op == "Cast" and body.types[node][0] != target for v in graph.vertices(node)]
+    for vertex in (*canvas.on_lists({CLEAR, INFER}), *sorted(graph.tied), *casts):
+        node = graph.node_of[vertex]
+        possible[vertex] = (
+            canvas.is_float32(vertex)
+            and not canvas.deny[vertex]
+            and not canvas.allow[vertex]
+            and (vertex in graph.tied or (bool(canvas.processable[node]) and graph.stands_for[vertex] == vertex))
+            and canvas.supports(vertex)
+            and not (vertex not in loops and reads_reference_variable(canvas, node))
+        )
+    for vertex in (vertex for cluster in lists for vertex in cluster):
+        possible[vertex] = not canvas.deny[vertex] and canvas.processable[graph.node_of[vertex]]
+    starts = [v for v in range(len(graph)) if canvas.allow[v]]
+    reached = {v for v, _ in reach([*starts, *(v for v in dangers.expansions(canvas) if possible[v])], (graph.fanout,), possible.__getitem__)}
+    return [v for v in range(len(graph)) if possible[v] and (v in reached or canvas.kind_at(v) != INFER)]
+
+
+class _Network:
+    """Vertices are those of the type graph that are free, in groups that must agree, and one for each cast that several readers share."""
+
+    def __init__(self, canvas: Canvas, free: Sequence[int], lists: Clusters) -> None:
+        self._canvas, self._free = canvas, free
+        self._leader = self._groups(lists)
+        is_free = set(free)
+        for leader, members in self._members.items():
+            if not is_free.issuperset(members):
+                is_free.difference_update(members)
+        self._number = {}
+        for vertex in free:
+            if vertex in is_free:
+                leader = self._leader.get(vertex, vertex)
+                self._number.setdefault(leader, 2 + len(self._number))
+        self._size = 2 + len(self._number)
+        self._capacities: dict[tuple[int, int], float] = {}
+        self._implied: set[tuple[int, int]] = set()
+        self._add_ops()
+        self._add_tensors()
+
+    def _groups(self, lists: Clusters) -> dict[int, int]:
+        """Returns vertex to the smallest vertex that must have the same colour, for those that are not alone; fills `_members`."""
+        leader: dict[int, int] = {}
+        sets = [*lists, *([vertex, *merges] for vertex, merges in loop_edges(self._canvas))]
+
+        def find(vertex: int) -> int:
+            while leader.setdefault(vertex, vertex) != vertex:
+                vertex = leader[vertex]
+            return vertex
+
+        for group in sets:
+            smallest = min(map(find, group), default=-1)
+            for vertex in group:
+                leader[find(vertex)] = smallest
+        self._members: dict[int, list[int]] = {}
+        for vertex in leader:
+            self._members.setdefault(find(vertex), []).append(vertex)
+        return {vertex: top for top, members in self._members.items() for vertex in members}
+
+    def _place(self, vertex: int) -> int:
+        """Returns the number of `vertex` in the network, or the terminal that it is bound to."""
+        found = self._number.get(self._leader.get(vertex, vertex))
+        return found if found is not None else SIXTEEN if self._canvas.allow[vertex] else FLOAT
+
+    def _connect(self, start: int, end: int, capacity: float) -> None:
+        if start != end and end != SIXTEEN and start != FLOAT:
+            self._capacities[start, end] = self._capacities.get((start, end), 0.0) + capacity
+
+    def _add_ops(self) -> None:
+        """Each free vertex costs, if it stays float32, the bytes that 16 bit would have saved."""
+        canvas, graph, body, sizes = self._canvas, self._canvas.graph, self._canvas.graph.body, self._canvas.sizes
+        target = canvas.rules.format.number
+        for vertex in self._free:
+            place, node = self._place(vertex), graph.node_of[vertex]
+            if place == FLOAT or vertex in graph.tied or body.ops[node] in SHARING or not canvas.weight(node):
+                continue
+            slot, layout = vertex - graph.first[node], body.layouts[node]
+            elements = sum(sizes.elements(edge) for edge, number in zip(body.inputs[node], layout.inputs, strict=True) if number == slot)
+            elements += sum(sizes.elements((node, port)) for port, number in enumerate(layout.outputs) if number == slot)
+            removes_a_cast = body.ops[node] == "Cast" and body.types[node][1] == target
+            saved = elements * (WIDE + NARROW) + PER_CAST if removes_a_cast else elements * (WIDE - NARROW)
+            self._connect(SIXTEEN, place, saved * canvas.weight(node))
+
+    def _add_tensors(self) -> None:
+        canvas, graph, body = self._canvas, self._canvas.graph, self._canvas.graph.body
+        first, layouts, stands_for = graph.first, body.layouts, graph.stands_for
+        readers: dict[Edge, set[int]] = {}
+        for node, edges in enumerate(body.inputs):
+            if edges and canvas.weight(node):
+                for edge, slot in zip(edges, layouts[node].inputs, strict=True):
+                    vertex = first[edge[0]] + layouts[edge[0]].outputs[edge[1]]
+                    if graph.dtype[vertex] == DT_FLOAT:
+                        place = self._place(stands_for[first[node] + slot])
+                        readers.setdefault(edge, set()).add(place)
+                        if place > FLOAT and body.ops[edge[0]] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
+                            self._implied.add((place, self._place(stands_for[vertex])))
+        for edge, places in readers.items():
+            maker = self._place(stands_for[first[edge[0]] + layouts[edge[0]].outputs[edge[1]]])
+            if body.ops[edge[0]] == "Cast" and body.types[edge[0]][0] == canvas.rules.format.number:
+                maker = SIXTEEN  # who wants 16 bit reads what the Cast reads
+            if body.ops[edge[0]] != "Const" and (maker > FLOAT or max(places) > FLOAT):
+                self._add_tensor(edge, maker, places)
+
+    def _add_tensor(self, edge: Edge, maker: int, places: set[int]) -> None:
+        """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""
+        cost = (self._canvas.sizes.elements(edge) * (WIDE + NARROW) + PER_CAST) * self._canvas.weight(edge[0])
+        movable = sorted(place for place in places if place > FLOAT)
+        if SIXTEEN in places:
+            self._connect(SIXTEEN, maker, cost)
+        elif maker != SIXTEEN and movable:
+            down = movable[0] if len(movable) == 1 else self._shared()
+            for place in movable if len(movable) > 1 else ():
+                self._connect(place, down, cost)
+            self._connect(down, maker, cost)
+        if FLOAT in places:
+            self._connect(maker, FLOAT, cost)
+        elif maker != FLOAT and movable:
+            up = movable[0] if len(movable) == 1 else self._shared()
+            for place in movable if len(movable) > 1 else ():
+                self._connect(up, place, cost)
+            self._connect(maker, up, cost)
+
+    def _shared(self) -> int:
+        self._size += 1
+        return self._size - 1
+
+    def sixteen(self) -> Iterator[int]:
+        """Yields the free vertices on the 16-bit side."""
+        if not self._capacities:
+            return
+        scale = min(1.0, LARGEST_TOTAL / sum(self._capacities.values()))
+        whole = {edge: max(1, round(capacity * scale)) for edge, capacity in self._capacities.items()}
+        whole |= dict.fromkeys(self._implied, LARGEST_TOTAL)
+        rows, columns = zip(*whole, strict=True)
+        capacities = csr_array((np.fromiter(whole.values(), np.int32), (rows, columns)), shape=(self._size, self._size), dtype=np.int32)
+        residual = csr_array(capacities - maximum_flow(capacities, SIXTEEN, FLOAT).flow)
+        residual.eliminate_zeros()
+        reached = set(breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False).tolist())
+        for vertex in self._free:
+            if self._number.get(self._leader.get(vertex, vertex)) in reached:
+                yield vertex

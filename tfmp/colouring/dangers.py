@@ -1,0 +1,148 @@
+"""How far the danger of the denylist reaches at the default level.
+
+TensorFlow's pass lets it spread through every infer and clear op up to the next allow op. Normalisation, softmax and their gradients are written with sums and
+means, so that it takes the activations with it ("Mixed Precision Training", section 3.1, keeps the statistics in float32, not what they are applied to). What
+makes the difference is size: a statistic has one element where the data has many. Danger spreads among tensors as large as the one that it came from, and
+ends where a statistic of harmless size meets the data.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.spread import SPREADING
+from tfmp.colouring.typegraph import reach
+from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
+
+STATISTIC = 8
+"""So many times smaller than the data is what is taken for a statistic of it. Our own choice: a mean over fewer values saves little."""
+
+
+class Danger(enum.IntEnum):
+    """What is dangerous about a tensor, the worse the larger.
+
+    NONE: nothing. SIZE: it was computed in float32 for its accuracy, but its values are as harmless as the data's (a mean). RANGE: its values may be beyond
+    the 16-bit type (a sum, an exponential, a constant out of range).
+    """
+
+    NONE = 0
+    SIZE = 1
+    RANGE = 2
+
+
+REDUCTIONS = frozenset({"Mean", "Sum"})
+
+
+def free_reductions_of_nothing(canvas: Canvas) -> None:
+    """Treats a Sum or Mean that leaves every element as it is (over no axes or axes of length 1; gradients of broadcasts are full of them) as a clear op."""
+    body, sizes = canvas.graph.body, canvas.sizes
+    reductions = (node for node, op in enumerate(body.ops) if op in REDUCTIONS and canvas.kind[node] == DENY and canvas.processable[node])
+    sized = ((node, _known_elements(sizes.shape(body.inputs[node][0])), _known_elements(sizes.shape((node, 0)))) for node in reductions)
+    canvas.relist([node for node, before, after in sized if before is not None and before == after], CLEAR)
+
+
+def _known_elements(shape: tuple[int | None, ...] | None) -> int | None:
+    if shape is None or None in shape:
+        return None
+    product = 1
+    for size in shape:
+        product *= size  # type: ignore[operator]
+    return product
+
+
+def spread_danger(canvas: Canvas) -> None:
+    """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
+    graph = canvas.graph
+    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), canvas.clear.__getitem__)
+    before_danger = {vertex for vertex, _ in towards}
+    dangers: dict[int, Danger] = {}
+    todo: list[tuple[int, int]] = []
+
+    def mark(vertex: int, origin: int, danger: Danger) -> None:
+        if danger > dangers.get(vertex, Danger.NONE):
+            dangers[vertex] = danger
+            todo.append((vertex, origin))
+
+    for vertex, reason in list(canvas.reasons.items()):
+        if reason.rule in SPREADING and canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
+            mark(vertex, vertex, Danger.RANGE)
+    for vertex in canvas.on_lists({DENY}):
+        canvas.paint_deny(vertex, "denylist")
+        mark(vertex, vertex, _source_danger(canvas, vertex))
+    while todo:
+        vertex, origin = todo.pop()
+        for reader in graph.fanout[vertex]:
+            if reader in before_danger and canvas.kind_at(reader) in (CLEAR, INFER):
+                danger = _carried(canvas, vertex, reader, dangers[vertex])
+                if danger:
+                    if not canvas.deny[reader]:
+                        canvas.paint_deny(reader, "downstream of deny", vertex)
+                    mark(reader, vertex, danger)
+
+
+def _source_danger(canvas: Canvas, vertex: int) -> Danger:
+    """Returns how dangerous the result of a denylist op is."""
+    node = canvas.graph.node_of[vertex]
+    op = canvas.graph.body.ops[node]
+    if op == "Mean" or (op == "Sum" and _is_average(canvas, node)):
+        return Danger.SIZE
+    low, high = canvas.ranges.of((node, 0))
+    if op == "Sum":
+        low, high = canvas.ranges.of(canvas.graph.body.inputs[node][0])
+        count = canvas.sizes.elements(canvas.graph.body.inputs[node][0])
+        low, high = low * count, high * count
+    return Danger.NONE if max(abs(low), abs(high)) <= canvas.rules.format.largest else Danger.RANGE
+
+
+def _is_average(canvas: Canvas, node: int) -> bool:
+    """Returns whether a Sum is over something times a softmax, so that its result is an average (the gradient of a softmax)."""
+    body = canvas.graph.body
+    product = body.origin(body.inputs[node][0])[0]
+    return body.ops[product] == "Mul" and any(body.ops[body.origin(factor)[0]] == "Softmax" for factor in body.inputs[product])
+
+
+def _carried(canvas: Canvas, vertex: int, reader: int, danger: Danger) -> Danger:
+    """Returns the danger of `reader`'s result that comes from `vertex`."""
+    graph, body = canvas.graph, canvas.graph.body
+    if vertex in graph.tied or reader in graph.tied:
+        return danger
+    node = graph.node_of[reader]
+    op = body.ops[node]
+    if danger == Danger.RANGE and op in ("RealDiv", "Div", "DivNoNan") and _divides_by_a_count(canvas, node, vertex):
+        return Danger.SIZE
+    if danger == Danger.SIZE and _is_expansion(canvas, vertex, node):
+        return Danger.NONE
+    return danger
+
+
+def _divides_by_a_count(canvas: Canvas, node: int, vertex: int) -> bool:
+    """Returns whether `node` divides what it has from `vertex` by a scalar that is a constant of at least `STATISTIC`, or an integer that was cast."""
+    body = canvas.graph.body
+    numerator, (divisor, port) = body.inputs[node]
+    if canvas.graph.node_of[vertex] != numerator[0] or canvas.sizes.shape((divisor, port)) != ():
+        return False
+    if body.ops[divisor] == "Cast":
+        return True
+    low, _ = canvas.ranges.of((divisor, port))
+    return low >= STATISTIC
+
+
+def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:
+    """Returns whether the result of `node` has many elements for each that comes from `vertex`."""
+    graph, body, sizes = canvas.graph, canvas.graph.body, canvas.sizes
+    source = graph.node_of[vertex]
+    ports = [edge for edge in body.inputs[node] if edge[0] == source]
+    return bool(ports) and all(sizes.elements((node, 0)) >= STATISTIC * sizes.elements(edge) for edge in ports)
+
+
+def expansions(canvas: Canvas) -> Iterable[int]:
+    """Yields the vertices of infer ops that make something large of small float32 tensors only, such as the product of two statistics or of one and a weight."""
+    graph, body, sizes = canvas.graph, canvas.graph.body, canvas.sizes
+    for vertex in canvas.on_lists({INFER}):
+        node = graph.node_of[vertex]
+        if not canvas.deny[vertex] and canvas.processable[node] and body.inputs[node]:
+            largest = sizes.elements((node, 0))
+            if largest >= STATISTIC * STATISTIC and all(largest >= STATISTIC * sizes.elements(edge) for edge in body.inputs[node]):
+                yield vertex

@@ -1,0 +1,76 @@
+"""The shapes of a program's tensors, as TensorFlow's own shape functions found them while it was traced or imported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfmp import tf_api
+from tfmp.graph.view import Edge
+from tfmp.program.union import Union
+
+Shape = tuple[int | None, ...] | None
+"""One entry a dimension, None where it is not known; None as a whole if not even the rank is."""
+
+Graphs = Callable[[str], Any]
+"""Name of a function ("" for a main graph) to the Python graph that has its nodes, or None."""
+
+UNKNOWN_DIMENSION = 32
+"""Stands for a dimension that is not known before the program runs, mostly that of the batch. Our own choice: what it must be is neither 0 nor 1, so that
+whatever has a batch dimension weighs more than what has none.
+"""
+
+UNKNOWN_ELEMENTS = 1024
+"""Stands for the elements of a tensor of unknown rank where its neighbours do not tell more."""
+
+
+def unknown(function: str) -> None:
+    """The `Graphs` of a program of which no shape is known."""
+    return None
+
+
+class Sizes:
+    """The shapes and element counts of the tensors of a union, looked up when they are asked for."""
+
+    def __init__(self, union: Union, graphs: Graphs) -> None:
+        """Looks nothing up yet."""
+        self._union, self._graphs = union, graphs
+        self._known: dict[int, Sequence[Shape]] = {}
+        self._counted: dict[Edge, int] = {}
+        self._graph_of: dict[int, Any] = {}
+
+    def shape(self, edge: Edge) -> Shape:
+        """Returns the shape of the tensor that comes out of a node's port."""
+        node, port = edge
+        shapes = self._known.get(node)
+        if shapes is None:
+            shapes = self._known[node] = self._look_up(node)
+        return shapes[port] if port < len(shapes) else None
+
+    def elements(self, edge: Edge) -> int:
+        """Returns how many elements the tensor has, at least 1, unknown dimensions estimated."""
+        found = self._counted.get(edge)
+        if found is None:
+            found = self._counted[edge] = self._count(edge)
+        return found
+
+    def _count(self, edge: Edge) -> int:
+        shape = self.shape(edge)
+        if shape is not None:
+            return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
+        inputs = [self.shape(source) for source in self._union.body.inputs[edge[0]]]
+        known = [math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape) for shape in inputs if shape is not None]
+        return max(known, default=UNKNOWN_ELEMENTS) or 1
+
+    def _look_up(self, node: int) -> Sequence[Shape]:
+        number = self._union.instance_of(node)
+        if number not in self._graph_of:
+            self._graph_of[number] = self._graphs(self._union.instances[number].function)
+        graph = self._graph_of[number]
+        if graph is None:
+            return ()
+        body, offset = self._union.body, self._union.offsets[number]
+        if body.protos[node] is None:
+            return tf_api.input_shapes(graph, node - offset)
+        return tf_api.output_shapes(graph, body.names[node])
