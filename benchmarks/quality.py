@@ -99,11 +99,12 @@ def converted(step: Step, dtype: str) -> Variant:
     """Returns `step` after tfmp, with its defaults for a GPU."""
     settings = make_settings(dtype=dtype, device="GPU")
     names = [text(function.name) for function in step.functions]
+    graphs = tf_api.python_graphs([getattr(one, "inference_fn", one) for one in step.functions]).get
     start = time.process_time()
     if len(names) == 1:
-        conversion = engine.convert_named(names[0], tf_api.function_definition, settings)
+        conversion = engine.convert_named(names[0], tf_api.function_definition, settings, graphs=graphs)
     else:
-        conversion = engine.convert_pair(*names, step.links, tf_api.function_definition, settings)
+        conversion = engine.convert_pair(*names, step.links, tf_api.function_definition, settings, graphs=graphs)
     seconds = time.process_time() - start
     linked = conversion.functions(lambda name, version: f"{name}_{dtype}_{version}")
     for one in linked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,15 +17,17 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
+from tfmp.graph.view import Body
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
-from tfmp.program.shapes import Graphs, unknown
+from tfmp.program.rearrange import moved_edges, rearranged
+from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.hoist import hoist_reads
-from tfmp.rewriting.plan import make_plan
+from tfmp.rewriting.plan import Move, Plan, make_plan
 from tfmp.settings import Settings, make_settings
 
 
@@ -72,6 +75,9 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact)
+    before = program
+    if not exact and not settings.emulate:
+        program = dataclasses.replace(program, bodies={name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()})
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)
@@ -94,6 +100,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     )
     coloured = [colourings[n] if exact else colourings[0].part(n, program.bodies[one.function]) for n, one in enumerate(instances)]
     plans = [make_plan(colouring, target, exact=exact, emulate=settings.emulate) for colouring in coloured]
+    plans = [_with_moves(plan, before.bodies[instance.function]) for plan, instance in zip(plans, instances, strict=True)]
     if not exact and not settings.emulate:
         plans = hoist_reads(program, instances, plans)
     bodies: dict[str, BodyConversion] = {}
@@ -106,6 +113,11 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     return Conversion(
         program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), unused
     )
+
+
+def _with_moves(plan: Plan, before: Body) -> Plan:
+    """Returns `plan` with the inputs that were moved before it was made; a body in which nothing else changes stays as it is."""
+    return plan if plan.empty else dataclasses.replace(plan, moves=tuple(itertools.starmap(Move, moved_edges(before, plan.body))))
 
 
 def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:

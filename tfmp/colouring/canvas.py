@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Sequence
 
-from tfmp.colouring.ranges import Ranges
+from tfmp.program.ranges import Ranges
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
 from tfmp.dtypes import DT_FLOAT, FloatFormat

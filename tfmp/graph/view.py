@@ -44,6 +44,7 @@ class Body:
       control_results: names of the nodes that a function always runs (`FunctionDef.control_ret`).
       called_as_ops: functions of the library that nodes name as their op.
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
+      resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
     """
 
     name: str
@@ -62,6 +63,7 @@ class Body:
     control_results: tuple[str, ...] = ()
     called_as_ops: frozenset[str] = frozenset()
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
+    resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Returns the number of nodes, pseudo nodes included."""

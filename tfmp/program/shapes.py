@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import tf_api
-from tfmp.graph.view import Edge
+from tfmp.graph.view import Body, Edge
+from tfmp.program.unfold import Instance
 from tfmp.program.union import Union
 
 Shape = tuple[int | None, ...] | None
@@ -40,9 +41,16 @@ class Sizes:
         self._counted: dict[Edge, int] = {}
         self._graph_of: dict[int, Any] = {}
 
+    @classmethod
+    def of_body(cls, body: Body, graphs: Graphs) -> Sizes:
+        """Returns the sizes of one body by itself."""
+        return cls(Union(body, (0,), (Instance(0, body.name, {}),), (), ()), graphs)
+
     def shape(self, edge: Edge) -> Shape:
         """Returns the shape of the tensor that comes out of a node's port."""
         node, port = edge
+        if node in self._union.body.resized:
+            return self.shape(self._union.body.resized[node])
         shapes = self._known.get(node)
         if shapes is None:
             shapes = self._known[node] = self._look_up(node)

@@ -26,6 +26,8 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
       RewriteError: the result would not run: a tensor and its reader disagree on the type, a changed node has no kernel, or a name is there twice.
     """
     editor = GraphEditor(plan.body, original)
+    for move in plan.moves:
+        editor.redirect(move.reader, plan.body.tensor_name(move.source))
     for retype in plan.retypes:
         editor.retype(retype.node, retype.slot, retype.dtype)
     for cast in plan.casts:

@@ -53,6 +53,14 @@ class Shortcut:
 
 
 @dataclasses.dataclass(frozen=True)
+class Move:
+    """The input port `reader` reads `source`, as the body says, and no longer what the original proto says (`program.rearrange`)."""
+
+    reader: Edge
+    source: Edge
+
+
+@dataclasses.dataclass(frozen=True)
 class ExtraArgument:
     """The function gets one more argument, called `name`, of type `target`, that the input ports `readers` read; `returned`: and returns it."""
 
@@ -87,6 +95,7 @@ class Plan:
     shortcuts: tuple[Shortcut, ...] = ()
     arguments: tuple[ExtraArgument, ...] = ()
     reads: tuple[HoistedRead, ...] = ()
+    moves: tuple[Move, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -103,12 +112,13 @@ class Plan:
     @property
     def edits(self) -> tuple[object, ...]:
         """Everything that changes, to compare plans of one body by."""
-        return (self.retypes, self.casts, self.shortcuts, self.arguments, self.reads)
+        return (self.retypes, self.casts, self.shortcuts, self.arguments, self.reads, self.moves)
 
     def __str__(self) -> str:
         """Returns one line an edit."""
         names = self.body.names
-        lines = [f"retype {names[r.node]} {r.slot} -> {r.dtype}" for r in self.retypes]
+        lines = [f"move {names[m.reader[0]]}[{m.reader[1]}] to {names[m.source[0]]}:{m.source[1]}" for m in self.moves]
+        lines += [f"retype {names[r.node]} {r.slot} -> {r.dtype}" for r in self.retypes]
         for cast in self.casts:
             verb = "store" if cast.constant else "round" if cast.round_trip else "cast"
             readers = ", ".join(f"{names[node]}[{port}]" for node, port in cast.readers)

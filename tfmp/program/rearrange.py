@@ -1,0 +1,136 @@
+"""Large tensors that need not be made: what is done to every copy of a statistic is done once, before it is copied, and arithmetic that changes nothing is passed by.
+
+Gradients of means and sums copy a statistic to the size of the data (Tile, BroadcastTo) and divide the copies by a count; dropout scales its random numbers
+by 1 and adds 0; gradients of broadcasts sum over no axes. Moving those ops changes no bit of any result, since each element is computed from the same numbers
+in the same order. It saves their traffic in any type, and it brings a sum back to the size of the data before 16 bit has to hold it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.view import Body, Edge
+from tfmp.program.ranges import Ranges
+from tfmp.program.shapes import Shape, Sizes
+
+COPIES = frozenset({"BroadcastTo", "Tile"})
+"""Ops that only repeat the elements of their first input."""
+
+SCALINGS = {"Div": (0,), "Mul": (0, 1), "RealDiv": (0,)}
+"""Ops that do the same to each element if their other input is a scalar, to the inputs that may be the copies."""
+
+BROADCASTING = frozenset({"Add", "AddV2", "Div", "Maximum", "Minimum", "Mul", "RealDiv", "SquaredDifference", "Sub"})
+"""Elementwise ops that repeat a smaller input by themselves."""
+
+NEUTRAL = {"Add": 0.0, "AddV2": 0.0, "Sub": 0.0, "Mul": 1.0, "RealDiv": 1.0, "Div": 1.0}
+"""Elementwise ops to the scalar that changes nothing; for Sub and divisions as second input only."""
+
+COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
+REDUCTIONS = frozenset({"Mean", "Sum"})
+
+
+def rearranged(body: Body, sizes: Sizes) -> Body:
+    """Returns `body` with such ops moved or passed by; `body` itself if there are none, or if it is a main graph, any node of which may be fetched.
+
+    Args:
+      body: a function. Not changed.
+      sizes: the shapes of its tensors.
+    """
+    if not body.name or not (COPIES | REDUCTIONS).intersection(body.ops):
+        return body
+    work = _Work(body, sizes)
+    for node in body.proto_nodes:
+        if body.types[node] and body.types[node][0] == DT_FLOAT and node not in body.controlled:
+            work.pass_by(node)
+            work.scale_before_copying(node)
+    for node in body.proto_nodes:
+        if body.ops[node] in BROADCASTING:
+            work.skip_copies(node)
+    return dataclasses.replace(body, inputs=work.inputs, resized=work.resized) if work.changed else body
+
+
+class _Work:
+    """The edges of a body while they are being moved."""
+
+    def __init__(self, body: Body, sizes: Sizes) -> None:
+        self.body, self._sizes, self._ranges = body, sizes, Ranges(body)
+        self.inputs = [list(edges) for edges in body.inputs]
+        self.resized: dict[int, Edge] = {}
+        self.changed = False
+        self._readers: dict[Edge, list[Edge]] = {}
+        for node, edges in enumerate(body.inputs):
+            for port, edge in enumerate(edges):
+                self._readers.setdefault(edge, []).append((node, port))
+
+    def _redirect(self, reader: Edge, source: Edge) -> None:
+        node, port = reader
+        self._readers[self.inputs[node][port]].remove(reader)
+        self.inputs[node][port] = source
+        self._readers.setdefault(source, []).append(reader)
+        self.changed = True
+
+    def _shape(self, edge: Edge) -> Shape:
+        return self._shape(self.resized[edge[0]]) if edge[0] in self.resized else self._sizes.shape(edge)
+
+    def _same_known_shape(self, *edges: Edge) -> bool:
+        shapes = [self._shape(edge) for edge in edges]
+        return shapes[0] is not None and None not in shapes[0] and all(shape == shapes[0] for shape in shapes)
+
+    def pass_by(self, node: int) -> None:
+        """Lets what reads `node` read its input, if that is the same."""
+        source = self._same_as(node)
+        if source is not None:
+            for reader in list(self._readers.get((node, 0), ())):
+                self._redirect(reader, source)
+
+    def _same_as(self, node: int) -> Edge | None:
+        op, inputs = self.body.ops[node], self.inputs[node]
+        if op in REDUCTIONS:
+            return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) else None
+        for value, other in [(0, 1), (1, 0)] if op in COMMUTATIVE else [(0, 1)] if op in NEUTRAL else []:
+            if self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op]) and self._same_known_shape(inputs[value], (node, 0)):
+                signless = NEUTRAL[op] == 1.0 or self._ranges.of(inputs[value])[0] >= 0  # -0 + 0 is 0
+                return inputs[value] if signless else None
+        return None
+
+    def scale_before_copying(self, node: int) -> None:
+        """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c)."""
+        for port in SCALINGS.get(self.body.ops[node], ()):
+            copy, output = self.inputs[node][port]
+            if self.body.ops[copy] in COPIES and not output and copy not in self.body.controlled and self._readers[copy, 0] == [(node, port)]:
+                if self._shape(self.inputs[node][1 - port]) == ():
+                    source = self.inputs[copy][0]
+                    readers = list(self._readers.get((node, 0), ()))
+                    self._redirect((node, port), source)
+                    self._redirect((copy, 0), (node, 0))
+                    for reader in readers:
+                        self._redirect(reader, (copy, 0))
+                    self.resized[node] = source
+                    return
+
+    def skip_copies(self, node: int) -> None:
+        """Lets an elementwise op read a statistic itself in place of copies of it."""
+        for port, other in ((0, 1), (1, 0)):
+            copy, output = self.inputs[node][port]
+            if self.body.ops[copy] in COPIES and not output and self._same_known_shape((copy, 0), self.inputs[node][other], (node, 0)):
+                source = self.inputs[copy][0]
+                if _repeats(self._shape(source), self._shape((copy, 0))):
+                    self._redirect((node, port), source)
+
+
+def _repeats(small: Shape, large: Shape) -> bool:
+    """Returns whether broadcasting, and not tiling, makes the shape `large` of `small`."""
+    if small is None or large is None or len(small) > len(large):
+        return False
+    return all(one in (1, size) for one, size in zip(reversed(small), reversed(large), strict=False))
+
+
+def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
+    """Yields each input that reads something else in `after`, with what it reads there."""
+    if before is not after:
+        for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)):
+            for port, edge in enumerate(new):
+                if old[port] != edge:
+                    yield (node, port), edge
