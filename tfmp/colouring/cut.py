@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring import dangers
 from tfmp.colouring.canvas import Canvas, Reason
+from tfmp.colouring.guards import READS
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.spread import reads_reference_variable
 from tfmp.colouring.typegraph import reach
@@ -38,6 +39,12 @@ DECIDING = frozenset({
 WIDE, NARROW = 4, 2
 """Bytes of a float32 and of a 16-bit number."""
 
+SAVED = 1.0
+"""What a byte that waits for the backward part costs, in bytes moved. Our own choice: memory is what limits the batch."""
+
+BACKWARD_SCOPES = ("gradient_tape/", "gradients/")
+"""Name scopes in which a tape and `tf.gradients` compute gradients (`backprop.py`, `gradients_util.py`). A guess at what is saved for later, for costs only."""
+
 PER_CAST = 64
 """Bytes that a cast costs beyond those that it moves: of two choices that move as many, the one with fewer casts is better. Our own choice; a kernel launch costs
 more on every device, but compilers fuse most casts into what reads or makes their tensors.
@@ -53,8 +60,9 @@ SIXTEEN, FLOAT = 0, 1
 def cut_casts(canvas: Canvas, lists: Clusters) -> None:
     """Paints allow: the free vertices on the 16-bit side of the minimum cut. Free are clear ops, tensor lists, existing casts, and infer ops that 16-bit values
     reach."""
-    free = _free(canvas, lists)
-    network = _Network(canvas, free, lists)
+    together = [*lists, *([vertex, *merges] for vertex, merges in loop_edges(canvas))]
+    free = _free(canvas, lists, together)
+    network = _Network(canvas, free, together)
     for vertex in network.sixteen():
         canvas.paint_allow(vertex, "cheapest in 16 bit")
     for vertex in free:
@@ -62,22 +70,24 @@ def cut_casts(canvas: Canvas, lists: Clusters) -> None:
             canvas.reasons.setdefault(vertex, Reason("cheapest in float32"))
 
 
-def _free(canvas: Canvas, lists: Clusters) -> list[int]:
+def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[int]:
+    """Returns the vertices that may go either way; adds to `together` those of a node that has kernels only if all of them change."""
     graph, body = canvas.graph, canvas.graph.body
     loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
-    possible = bytearray(len(graph))
     target = canvas.rules.format.number
     casts = [v for node, op in enumerate(body.ops) if op == "Cast" and body.types[node][0] != target for v in graph.vertices(node)]
+    possible = bytearray(len(graph))
+    unsupported: dict[int, list[int]] = {}
     for vertex in (*canvas.on_lists({CLEAR, INFER}), *sorted(graph.tied), *casts):
-        node = graph.node_of[vertex]
-        possible[vertex] = (
-            canvas.is_float32(vertex)
-            and not canvas.deny[vertex]
-            and not canvas.allow[vertex]
-            and (vertex in graph.tied or (bool(canvas.processable[node]) and graph.stands_for[vertex] == vertex))
-            and canvas.supports(vertex)
-            and not (vertex not in loops and reads_reference_variable(canvas, node))
-        )
+        if _may_change(canvas, vertex) and (vertex in loops or not reads_reference_variable(canvas, graph.node_of[vertex])):
+            possible[vertex] = canvas.supports(vertex)
+            if not possible[vertex] and canvas.supports_type(vertex):
+                unsupported.setdefault(graph.node_of[vertex], []).append(vertex)
+    for node, vertices in unsupported.items():
+        if len(vertices) > 1 and canvas.kernels_exist(node, [vertex - graph.first[node] for vertex in vertices]):
+            together.append(vertices)
+            for vertex in vertices:
+                possible[vertex] = 1
     for vertex in (vertex for cluster in lists for vertex in cluster):
         possible[vertex] = not canvas.deny[vertex] and canvas.processable[graph.node_of[vertex]]
     starts = [v for v in range(len(graph)) if canvas.allow[v]]
@@ -85,12 +95,30 @@ def _free(canvas: Canvas, lists: Clusters) -> list[int]:
     return [v for v in range(len(graph)) if possible[v] and (v in reached or canvas.kind_at(v) != INFER)]
 
 
+def _may_change(canvas: Canvas, vertex: int) -> bool:
+    graph = canvas.graph
+    if not canvas.is_float32(vertex) or canvas.deny[vertex] or canvas.allow[vertex]:
+        return False
+    return vertex in graph.tied or (bool(canvas.processable[graph.node_of[vertex]]) and graph.stands_for[vertex] == vertex)
+
+
+def _backward(canvas: Canvas) -> bytearray:
+    """Returns vertex to 1 if it computes gradients: those in a scope that says so, and all that read what they make."""
+    graph, body = canvas.graph, canvas.graph.body
+    found = bytearray(len(graph))
+    named = [node for node, name in enumerate(body.names) if any(scope in name for scope in BACKWARD_SCOPES)]
+    starts = [graph.stands_for[v] for node in named if body.ops[node] not in SHARING and body.ops[node] != "Const" for v in graph.vertices(node)]
+    for vertex, _ in reach(starts, (graph.fanout,), lambda v: True):
+        found[vertex] = 1
+    return found
+
+
 class _Network:
     """Vertices are those of the type graph that are free, in groups that must agree, and one for each cast that several readers share."""
 
-    def __init__(self, canvas: Canvas, free: Sequence[int], lists: Clusters) -> None:
+    def __init__(self, canvas: Canvas, free: Sequence[int], together: Sequence[Sequence[int]]) -> None:
         self._canvas, self._free = canvas, free
-        self._leader = self._groups(lists)
+        self._leader = self._groups(together)
         is_free = set(free)
         for leader, members in self._members.items():
             if not is_free.issuperset(members):
@@ -103,20 +131,20 @@ class _Network:
         self._size = 2 + len(self._number)
         self._capacities: dict[tuple[int, int], float] = {}
         self._implied: set[tuple[int, int]] = set()
+        self._backward = _backward(canvas)
         self._add_ops()
         self._add_tensors()
 
-    def _groups(self, lists: Clusters) -> dict[int, int]:
+    def _groups(self, together: Sequence[Sequence[int]]) -> dict[int, int]:
         """Returns vertex to the smallest vertex that must have the same colour, for those that are not alone; fills `_members`."""
         leader: dict[int, int] = {}
-        sets = [*lists, *([vertex, *merges] for vertex, merges in loop_edges(self._canvas))]
 
         def find(vertex: int) -> int:
             while leader.setdefault(vertex, vertex) != vertex:
                 vertex = leader[vertex]
             return vertex
 
-        for group in sets:
+        for group in together:
             smallest = min(map(find, group), default=-1)
             for vertex in group:
                 leader[find(vertex)] = smallest
@@ -153,6 +181,7 @@ class _Network:
         canvas, graph, body = self._canvas, self._canvas.graph, self._canvas.graph.body
         first, layouts, stands_for = graph.first, body.layouts, graph.stands_for
         readers: dict[Edge, set[int]] = {}
+        later: dict[Edge, set[int]] = {}
         for node, edges in enumerate(body.inputs):
             if edges and canvas.weight(node):
                 for edge, slot in zip(edges, layouts[node].inputs, strict=True):
@@ -160,6 +189,8 @@ class _Network:
                     if graph.dtype[vertex] == DT_FLOAT:
                         place = self._place(stands_for[first[node] + slot])
                         readers.setdefault(edge, set()).add(place)
+                        if self._backward[vertex] < self._backward[first[node] + slot]:
+                            later.setdefault(edge, set()).add(place)
                         if place > FLOAT and body.ops[edge[0]] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
                             self._implied.add((place, self._place(stands_for[vertex])))
         for edge, places in readers.items():
@@ -168,6 +199,8 @@ class _Network:
                 maker = SIXTEEN  # who wants 16 bit reads what the Cast reads
             if body.ops[edge[0]] != "Const" and (maker > FLOAT or max(places) > FLOAT):
                 self._add_tensor(edge, maker, places)
+                if edge in later and body.ops[edge[0]] not in READS:
+                    self._add_saved(edge, later[edge])
 
     def _add_tensor(self, edge: Edge, maker: int, places: set[int]) -> None:
         """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""
@@ -187,6 +220,18 @@ class _Network:
             for place in movable if len(movable) > 1 else ():
                 self._connect(up, place, cost)
             self._connect(maker, up, cost)
+
+    def _add_saved(self, edge: Edge, places: set[int]) -> None:
+        """A tensor that backward ops read waits for them, once in each width in which they read it."""
+        cost = self._canvas.sizes.elements(edge) * SAVED * self._canvas.weight(edge[0])
+        movable = sorted(place for place in places if place > FLOAT)
+        for width, terminal in ((WIDE, FLOAT), (NARROW, SIXTEEN)):
+            if terminal in places or not movable:
+                continue
+            one = movable[0] if len(movable) == 1 else self._shared()
+            for place in movable if len(movable) > 1 else ():
+                self._connect(*((one, place) if terminal == FLOAT else (place, one)), cost * width)
+            self._connect(*((SIXTEEN, one) if terminal == FLOAT else (one, FLOAT)), cost * width)
 
     def _shared(self) -> int:
         self._size += 1

@@ -67,7 +67,7 @@ def spread_danger(canvas: Canvas) -> None:
 
     for vertex, reason in list(canvas.reasons.items()):
         if reason.rule in SPREADING and canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
-            mark(vertex, vertex, Danger.RANGE)
+            mark(vertex, vertex, Danger.NONE if _fits(canvas, canvas.ranges.of((canvas.graph.node_of[vertex], 0))) else Danger.RANGE)
     for vertex in canvas.on_lists({DENY}):
         canvas.paint_deny(vertex, "denylist")
         mark(vertex, vertex, _source_danger(canvas, vertex))
@@ -88,12 +88,15 @@ def _source_danger(canvas: Canvas, vertex: int) -> Danger:
     op = canvas.graph.body.ops[node]
     if op == "Mean" or (op == "Sum" and _is_average(canvas, node)):
         return Danger.SIZE
-    low, high = canvas.ranges.of((node, 0))
     if op == "Sum":
         low, high = canvas.ranges.of(canvas.graph.body.inputs[node][0])
         count = canvas.sizes.elements(canvas.graph.body.inputs[node][0])
-        low, high = low * count, high * count
-    return Danger.NONE if max(abs(low), abs(high)) <= canvas.rules.format.largest else Danger.RANGE
+        return Danger.NONE if _fits(canvas, (low * count, high * count)) else Danger.RANGE
+    return Danger.NONE if _fits(canvas, canvas.ranges.of((node, 0))) else Danger.RANGE
+
+
+def _fits(canvas: Canvas, interval: tuple[float, float]) -> bool:
+    return max(map(abs, interval)) <= canvas.rules.format.largest
 
 
 def _is_average(canvas: Canvas, node: int) -> bool:
