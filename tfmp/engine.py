@@ -134,7 +134,7 @@ def _weights(program: Program, instances: Sequence[Instance]) -> list[int]:
         start = len(weights)
         weights += [count] * len(program.bodies[instance.function])
         for node, depth in frames(program.bodies[instance.function]).items():
-            weights[start + node] *= UNTOLD_STEPS ** min(depth, 4)
+            weights[start + node] *= UNTOLD_STEPS**depth
         for node in dead[instance.function]:
             weights[start + node] = 0
     return weights

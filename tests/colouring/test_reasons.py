@@ -82,7 +82,7 @@ g = Identity(k)
         ("x", "dtype"): (False, "unlisted", ""),
         ("big", "dtype"): (False, "unlisted", ""),
         ("m", "T"): (True, "allowlist", ""),
-        ("r", "T"): (True, "next to an allow op", "m"),
+        ("r", "T"): (True, "cheapest in 16 bit", ""),
         ("a", "T"): (False, "constant out of range", "big"),
         ("s", "T"): (False, "downstream of deny", "a"),
         ("u", "T"): (False, "unlisted", ""),

@@ -70,9 +70,8 @@ def painted(name: str, graph: tf_api.GraphDef, settings: dict[str, Any], monkeyp
 
         return run
 
-    def observed(*arguments: Any) -> Any:
-        *others, table = arguments
-        return colour(*others, tuple(Pass(step.name, observing(step)) for step in table))
+    def observed(union: Any, rules: Any, devices: Any, table: tuple[Pass, ...], *more: Any) -> Any:
+        return colour(union, rules, devices, tuple(Pass(step.name, observing(step)) for step in table), *more)
 
     monkeypatch.setattr(passes, "colour", observed)
     engine.convert_graph_def(graph, **settings)

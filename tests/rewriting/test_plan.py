@@ -65,7 +65,7 @@ def test_emulation_rounds_and_changes_no_type() -> None:
 
 def test_nothing_to_do_is_an_empty_plan() -> None:
     plan = plan_of("x = Placeholder()\nf = Identity(x)\n")
-    assert (plan.empty, str(plan), plan.run_time_casts, plan.edits) == (True, "", 0, ((), (), (), (), ()))
+    assert (plan.empty, str(plan), plan.run_time_casts, plan.edits) == (True, "", 0, ((), (), (), (), (), ()))
 
 
 @pytest.mark.parametrize(

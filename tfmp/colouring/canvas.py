@@ -147,6 +147,10 @@ class Canvas:
             self.kind[node] = kind
         self._on_list.setdefault(kind, []).extend(sorted(vertices))
 
+    def explain(self, vertex: int, rule: str) -> None:
+        """Gives `vertex` a reason for staying float32, unless it has one."""
+        self.reasons.setdefault(vertex, Reason(rule))
+
     def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
         self.processable[node] = 0
@@ -176,16 +180,6 @@ class Canvas:
     def weight(self, node: int) -> int:
         """Returns how often `node` runs in one run of the program, as far as the graph tells; 0 if TensorFlow prunes it."""
         return self._weights[node] if self._weights else 1
-
-    def relist(self, nodes: Iterable[int], kind: str) -> None:
-        """Treats `nodes` as if their ops were on the list `kind`."""
-        moved = set(nodes)
-        for old in {self.kind[node] for node in moved} - {None}:
-            self._on_list[old] = [vertex for vertex in self._on_list[old] if self.graph.node_of[vertex] not in moved]  # type: ignore[index]
-        for node in moved:
-            self.kind[node] = kind
-        self._on_list.setdefault(kind, []).extend(vertex for node in sorted(moved) for vertex in self.graph.vertices(node))
-        self.__dict__.pop("clear", None)
 
     @functools.cached_property
     def clear(self) -> bytearray:

@@ -6,11 +6,6 @@ Facts are those of `auto_mixed_precision.cc`: `FindFloat32TensorListOpClustersAn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_VARIANT
@@ -186,30 +181,6 @@ def match_loop_edges(canvas: Canvas) -> None:
         _agree(canvas, vertex, merges)
 
 
-def match_loop_edges_everywhere(canvas: Canvas) -> None:
-    """Makes everything that loop edges connect agree, whatever the order of nodes: all allow, or none if one Merge is not."""
-    edges = loop_edges(canvas)
-    groups: dict[int, list[tuple[int, list[int]]]] = {}
-    for (vertex, merges), label in zip(edges, _components(edges), strict=True):
-        groups.setdefault(label, []).append((vertex, merges))
-    for group in groups.values():
-        everything = [merge for _, merges in group for merge in merges]
-        for vertex, _ in group:
-            _agree(canvas, vertex, everything)
-
-
-def _components(edges: Sequence[tuple[int, list[int]]]) -> list[int]:
-    """Returns, for each loop edge, the number of its connected component (edges that share a Merge)."""
-    if not edges:
-        return []
-    numbers = {v: n for n, v in enumerate(dict.fromkeys(v for vertex, merges in edges for v in (vertex, *merges)))}
-    pairs = [(numbers[vertex], numbers[merge]) for vertex, merges in edges for merge in merges]
-    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
-    matrix = coo_array(([1] * len(pairs), (rows, columns)), shape=(len(numbers), len(numbers)))
-    labels = connected_components(matrix, directed=False)[1]
-    return [int(labels[numbers[vertex]]) for vertex, _ in edges]
-
-
 def _agree(canvas: Canvas, vertex: int, merges: list[int]) -> None:
     stray = next((merge for merge in merges if not canvas.allow[merge]), None)
     if stray is None:
@@ -225,13 +196,6 @@ def retarget_casts(canvas: Canvas) -> None:
         _retarget(canvas, vertex)
 
 
-def retarget_casts_everywhere(canvas: Canvas) -> None:
-    """Does `retarget_casts` until nothing changes; only casts that may be changed, and that read no integer too large for the 16-bit type."""
-    todo = [v for v in _casts(canvas) if canvas.processable[canvas.graph.node_of[v]] and not canvas.deny[v] and canvas.supports(v)]
-    while sum(_retarget(canvas, vertex) for vertex in todo):  # all of them: `any` would stop at the first
-        pass
-
-
 def _casts(canvas: Canvas) -> list[int]:
     graph = canvas.graph
     vertices = (graph.vertex(node, Slot("DstT")) for node, op in enumerate(graph.body.ops) if op == "Cast")
@@ -244,14 +208,3 @@ def _retarget(canvas: Canvas, vertex: int) -> bool:
         return False
     canvas.paint_allow(vertex, "existing cast, read by 16-bit ops only", readers[0])
     return True
-
-
-def follow_into_casts(canvas: Canvas) -> None:
-    """Paints what an existing Cast reads allow if it comes in 16 bit: every 16-bit number is a float32 number, so the Cast makes the same of it."""
-    graph = canvas.graph
-    for node, op in enumerate(graph.body.ops):
-        vertex = graph.vertex(node, Slot("SrcT")) if op == "Cast" and canvas.processable[node] else None
-        if vertex is not None and canvas.is_float32(vertex) and not canvas.deny[vertex] and canvas.supports(vertex):
-            source = next((source for source in graph.fanin[vertex] if canvas.allow[source]), None)
-            if source is not None:
-                canvas.paint_allow(vertex, "existing cast of a 16-bit value", source)

@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring import dangers
-from tfmp.colouring.canvas import Canvas, Reason
-from tfmp.colouring.guards import READS
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.guards import LARGEST_INTEGER, READS
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.spread import reads_reference_variable
 from tfmp.colouring.typegraph import reach
@@ -34,12 +34,14 @@ DECIDING = frozenset({
     "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "NotEqual", "OneHot", "Round",
     "Sign", "TopK", "TopKV2", "Where",
 })  # fmt: skip
-"""Ops whose result jumps with the last bit of what they read: they take 16-bit numbers as they come, but nothing is rounded for their sake. So does a Cast."""
+"""Ops whose result jumps with the last bit of what they read: they take 16-bit numbers as they come, but nothing is rounded for their sake. So does a Cast, and what a Cast
+makes of numbers that 16 bit would round is 16 bit only if all its readers are.
+"""
 
 WIDE, NARROW = 4, 2
 """Bytes of a float32 and of a 16-bit number."""
 
-SAVED = 1.0
+SAVED = 2.0
 """What a byte that waits for the backward part costs, in bytes moved. Our own choice: memory is what limits the batch."""
 
 BACKWARD_SCOPES = ("gradient_tape/", "gradients/")
@@ -67,7 +69,7 @@ def cut_casts(canvas: Canvas, lists: Clusters) -> None:
         canvas.paint_allow(vertex, "cheapest in 16 bit")
     for vertex in free:
         if not canvas.allow[vertex]:
-            canvas.reasons.setdefault(vertex, Reason("cheapest in float32"))
+            canvas.explain(vertex, "cheapest in float32")
 
 
 def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[int]:
@@ -182,6 +184,7 @@ class _Network:
         first, layouts, stands_for = graph.first, body.layouts, graph.stands_for
         readers: dict[Edge, set[int]] = {}
         later: dict[Edge, set[int]] = {}
+        exact = {dtype for dtype, largest in LARGEST_INTEGER.items() if largest <= canvas.rules.format.largest_integer}
         for node, edges in enumerate(body.inputs):
             if edges and canvas.weight(node):
                 for edge, slot in zip(edges, layouts[node].inputs, strict=True):
@@ -191,8 +194,11 @@ class _Network:
                         readers.setdefault(edge, set()).add(place)
                         if self._backward[vertex] < self._backward[first[node] + slot]:
                             later.setdefault(edge, set()).add(place)
+                        maker = self._place(stands_for[vertex])
                         if place > FLOAT and body.ops[edge[0]] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
-                            self._implied.add((place, self._place(stands_for[vertex])))
+                            self._implied.add((place, maker))
+                        if maker > FLOAT and body.ops[edge[0]] == "Cast" and body.types[edge[0]][0] not in exact:
+                            self._implied.add((maker, place))
         for edge, places in readers.items():
             maker = self._place(stands_for[first[edge[0]] + layouts[edge[0]].outputs[edge[1]]])
             if body.ops[edge[0]] == "Cast" and body.types[edge[0]][0] == canvas.rules.format.number:

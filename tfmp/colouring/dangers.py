@@ -32,26 +32,6 @@ class Danger(enum.IntEnum):
     RANGE = 2
 
 
-REDUCTIONS = frozenset({"Mean", "Sum"})
-
-
-def free_reductions_of_nothing(canvas: Canvas) -> None:
-    """Treats a Sum or Mean that leaves every element as it is (over no axes or axes of length 1; gradients of broadcasts are full of them) as a clear op."""
-    body, sizes = canvas.graph.body, canvas.sizes
-    reductions = (node for node, op in enumerate(body.ops) if op in REDUCTIONS and canvas.kind[node] == DENY and canvas.processable[node])
-    sized = ((node, _known_elements(sizes.shape(body.inputs[node][0])), _known_elements(sizes.shape((node, 0)))) for node in reductions)
-    canvas.relist([node for node, before, after in sized if before is not None and before == after], CLEAR)
-
-
-def _known_elements(shape: tuple[int | None, ...] | None) -> int | None:
-    if shape is None or None in shape:
-        return None
-    product = 1
-    for size in shape:
-        product *= size  # type: ignore[operator]
-    return product
-
-
 def spread_danger(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
     graph = canvas.graph

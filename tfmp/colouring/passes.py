@@ -61,7 +61,6 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("keep loop sums", guards.keep_loop_sums),
-    _plain("free reductions of nothing", dangers.free_reductions_of_nothing),
     _plain("seed allow", spread.seed_allow),
     _plain("drop unsupported", spread.drop_unsupported),
     _plain("spread danger", dangers.spread_danger),

@@ -19,7 +19,6 @@ WORDS = {
     "shares a tensor list with allow": "shares a tensor list with a 16-bit op",
     "closes a 16-bit loop edge": "carries a 16-bit value round a loop",
     "existing cast, read by 16-bit ops only": "an existing cast whose readers are all 16 bit",
-    "existing cast of a 16-bit value": "an existing cast that reads a 16-bit value",
     "cheapest in 16 bit": "its neighbours are 16 bit, and a cast to float32 and back would cost more",
     "cheapest in float32": "a cast to 16 bit and back would cost more than it saves",
     "denylist": "loses too much in 16 bit",

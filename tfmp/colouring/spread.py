@@ -75,16 +75,6 @@ def allow_after(canvas: Canvas) -> None:
         _follow(canvas, vertex)
 
 
-def allow_after_everywhere(canvas: Canvas) -> None:
-    """Does `allow_after` until nothing changes, so that the result does not hang on node order; kernels are asked as well."""
-    todo = [v for v in _infer_vertices(canvas) if canvas.supports(v)]
-    waiting = set(todo)
-    while todo:
-        vertex = todo.pop()
-        if _follow(canvas, vertex):
-            todo += [reader for reader in canvas.graph.fanout[vertex] if reader in waiting and not canvas.allow[reader]]
-
-
 def _infer_vertices(canvas: Canvas) -> list[int]:
     return [
         v

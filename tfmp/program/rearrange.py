@@ -32,19 +32,20 @@ REDUCTIONS = frozenset({"Mean", "Sum"})
 
 
 def rearranged(body: Body, sizes: Sizes) -> Body:
-    """Returns `body` with such ops moved or passed by; `body` itself if there are none, or if it is a main graph, any node of which may be fetched.
+    """Returns `body` with such ops moved or passed by; `body` itself if there are none. In a main graph, where any node may be fetched, each keeps its value.
 
     Args:
-      body: a function. Not changed.
+      body: not changed.
       sizes: the shapes of its tensors.
     """
-    if not body.name or not (COPIES | REDUCTIONS).intersection(body.ops):
+    if not (COPIES | REDUCTIONS).intersection(body.ops):
         return body
     work = _Work(body, sizes)
     for node in body.proto_nodes:
         if body.types[node] and body.types[node][0] == DT_FLOAT and node not in body.controlled:
             work.pass_by(node)
-            work.scale_before_copying(node)
+            if body.name:
+                work.scale_before_copying(node)
     for node in body.proto_nodes:
         if body.ops[node] in BROADCASTING:
             work.skip_copies(node)
@@ -99,16 +100,16 @@ class _Work:
         """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c)."""
         for port in SCALINGS.get(self.body.ops[node], ()):
             copy, output = self.inputs[node][port]
-            if self.body.ops[copy] in COPIES and not output and copy not in self.body.controlled and self._readers[copy, 0] == [(node, port)]:
-                if self._shape(self.inputs[node][1 - port]) == ():
-                    source = self.inputs[copy][0]
-                    readers = list(self._readers.get((node, 0), ()))
-                    self._redirect((node, port), source)
-                    self._redirect((copy, 0), (node, 0))
-                    for reader in readers:
-                        self._redirect(reader, (copy, 0))
-                    self.resized[node] = source
-                    return
+            alone = not output and copy not in self.body.controlled and self._readers[copy, 0] == [(node, port)]
+            if self.body.ops[copy] in COPIES and alone and self._shape(self.inputs[node][1 - port]) == ():
+                source = self.inputs[copy][0]
+                readers = list(self._readers.get((node, 0), ()))
+                self._redirect((node, port), source)
+                self._redirect((copy, 0), (node, 0))
+                for reader in readers:
+                    self._redirect(reader, (copy, 0))
+                self.resized[node] = source
+                return
 
     def skip_copies(self, node: int) -> None:
         """Lets an elementwise op read a statistic itself in place of copies of it."""

@@ -28,7 +28,6 @@ UNKNOWN_ELEMENTS = 1024
 
 def unknown(function: str) -> None:
     """The `Graphs` of a program of which no shape is known."""
-    return None
 
 
 class Sizes:
@@ -67,9 +66,14 @@ class Sizes:
         shape = self.shape(edge)
         if shape is not None:
             return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
-        inputs = [self.shape(source) for source in self._union.body.inputs[edge[0]]]
+        dtype = self._dtype(edge)
+        inputs = [self.shape(source) for source in self._union.body.inputs[edge[0]] if self._dtype(source) == dtype]
         known = [math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape) for shape in inputs if shape is not None]
-        return max(known, default=UNKNOWN_ELEMENTS) or 1
+        return max(known, default=UNKNOWN_ELEMENTS) or 1  # as large as the largest tensor of its type that it is made of
+
+    def _dtype(self, edge: Edge) -> int:
+        body, (node, port) = self._union.body, edge
+        return body.types[node][body.layouts[node].outputs[port]]
 
     def _look_up(self, node: int) -> Sequence[Shape]:
         number = self._union.instance_of(node)

@@ -141,8 +141,14 @@ def _constant(body: Body, node: int) -> int | None:
     return ARITHMETIC[op](*known) if len(known) == len(operands) and (op not in DIVISIONS or known[1]) else None
 
 
+DEEPEST = 4
+"""Loops in loops that are told apart: a node in more counts as being in so many."""
+
+
 def frames(body: Body) -> dict[int, int]:
-    """Returns, for the nodes inside loops of Enter, Merge, Switch, NextIteration and Exit, how many such loops they are in (`control_flow_ops.py`)."""
+    """Returns, for the nodes inside loops of Enter, Merge, Switch, NextIteration and Exit, how many such loops they are in, at most `DEEPEST`
+    (`control_flow_ops.py`).
+    """
     depth: dict[int, int] = {}
     entered = [node for node, op in enumerate(body.ops) if op in ("Enter", "RefEnter")]
     if not entered:
@@ -154,8 +160,8 @@ def frames(body: Body) -> dict[int, int]:
     todo = [(node, 1) for node in entered]
     while todo:
         node, at_least = todo.pop()
-        if at_least > depth.get(node, 0) and at_least <= len(entered):
-            depth[node] = at_least
+        if min(at_least, DEEPEST) > depth.get(node, 0):
+            at_least = depth[node] = min(at_least, DEEPEST)
             inside = at_least - (body.ops[node] in ("Exit", "RefExit"))
             todo += [(reader, inside + (body.ops[reader] in ("Enter", "RefEnter"))) for reader in readers.get(node, ())]
     return {node: level - (body.ops[node] in ("Exit", "RefExit")) for node, level in depth.items()}
