@@ -8,6 +8,7 @@ structure of all minimum cuts in a network", 1980).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -133,6 +134,7 @@ class _Network:
         self._size = 2 + len(self._number)
         self._capacities: dict[tuple[int, int], float] = {}
         self._implied: set[tuple[int, int]] = set()
+        self._place = self._places()
         self._backward = _backward(canvas)
         self._add_ops()
         self._add_tensors()
@@ -155,10 +157,13 @@ class _Network:
             self._members.setdefault(find(vertex), []).append(vertex)
         return {vertex: top for top, members in self._members.items() for vertex in members}
 
-    def _place(self, vertex: int) -> int:
-        """Returns the number of `vertex` in the network, or the terminal that it is bound to."""
-        found = self._number.get(self._leader.get(vertex, vertex))
-        return found if found is not None else SIXTEEN if self._canvas.allow[vertex] else FLOAT
+    def _places(self) -> list[int]:
+        """Returns vertex to its number in the network, or the terminal that it is bound to."""
+        places = [SIXTEEN if allow else FLOAT for allow in self._canvas.allow]
+        for vertex in self._free:
+            places[vertex] = self._number.get(self._leader.get(vertex, vertex), FLOAT)
+        stands_for = self._canvas.graph.stands_for
+        return [places[one] for one in stands_for] if self._canvas.graph.tied else places
 
     def _connect(self, start: int, end: int, capacity: float) -> None:
         if start != end and end != SIXTEEN and start != FLOAT:
@@ -169,7 +174,7 @@ class _Network:
         canvas, graph, body, sizes = self._canvas, self._canvas.graph, self._canvas.graph.body, self._canvas.sizes
         target = canvas.rules.format.number
         for vertex in self._free:
-            place, node = self._place(vertex), graph.node_of[vertex]
+            place, node = self._place[vertex], graph.node_of[vertex]
             if place == FLOAT or vertex in graph.tied or body.ops[node] in SHARING or not canvas.weight(node):
                 continue
             slot, layout = vertex - graph.first[node], body.layouts[node]
@@ -180,33 +185,47 @@ class _Network:
             self._connect(SIXTEEN, place, saved * canvas.weight(node))
 
     def _add_tensors(self) -> None:
-        canvas, graph, body = self._canvas, self._canvas.graph, self._canvas.graph.body
-        first, layouts, stands_for = graph.first, body.layouts, graph.stands_for
+        canvas, body = self._canvas, self._canvas.graph.body
+        first, layouts, place_of, dtype = canvas.graph.first, body.layouts, self._place, canvas.graph.dtype
+        makers: dict[Edge, int] = {}
         readers: dict[Edge, set[int]] = {}
         later: dict[Edge, set[int]] = {}
-        exact = {dtype for dtype, largest in LARGEST_INTEGER.items() if largest <= canvas.rules.format.largest_integer}
-        for node, edges in enumerate(body.inputs):
-            if edges and canvas.weight(node):
-                for edge, slot in zip(edges, layouts[node].inputs, strict=True):
-                    vertex = first[edge[0]] + layouts[edge[0]].outputs[edge[1]]
-                    if graph.dtype[vertex] == DT_FLOAT:
-                        place = self._place(stands_for[first[node] + slot])
-                        readers.setdefault(edge, set()).add(place)
-                        if self._backward[vertex] < self._backward[first[node] + slot]:
-                            later.setdefault(edge, set()).add(place)
-                        maker = self._place(stands_for[vertex])
-                        if place > FLOAT and body.ops[edge[0]] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
-                            self._implied.add((place, maker))
-                        if maker > FLOAT and body.ops[edge[0]] == "Cast" and body.types[edge[0]][0] not in exact:
-                            self._implied.add((maker, place))
-        for edge, places in readers.items():
-            maker = self._place(stands_for[first[edge[0]] + layouts[edge[0]].outputs[edge[1]]])
-            if body.ops[edge[0]] == "Cast" and body.types[edge[0]][0] == canvas.rules.format.number:
-                maker = SIXTEEN  # who wants 16 bit reads what the Cast reads
-            if body.ops[edge[0]] != "Const" and (maker > FLOAT or max(places) > FLOAT):
-                self._add_tensor(edge, maker, places)
-                if edge in later and body.ops[edge[0]] not in READS:
+        for node, edges in enumerate(body.inputs):  # the busiest loop of the cut
+            start, slots = first[node], layouts[node].inputs
+            for edge, slot in zip(edges, slots, strict=True):
+                source, port = edge
+                made = first[source] + layouts[source].outputs[port]
+                maker, reader = place_of[made], place_of[start + slot]
+                if (maker == reader and maker <= FLOAT) or dtype[made] != DT_FLOAT or not canvas.weight(node):
+                    continue
+                if edge not in makers:
+                    makers[edge] = self._maker(edge, maker)
+                    readers[edge], later[edge] = set(), set()
+                readers[edge].add(reader)
+                if self._backward[made] < self._backward[start + slot]:
+                    later[edge].add(reader)
+                self._imply(edge, maker, node, reader)
+        for edge, maker in makers.items():
+            op = body.ops[edge[0]]
+            if op != "Const" and (maker > FLOAT or max(readers[edge]) > FLOAT):
+                self._add_tensor(edge, maker, readers[edge])
+                if op not in READS:
                     self._add_saved(edge, later[edge])
+
+    def _maker(self, edge: Edge, place: int) -> int:
+        """Returns where a tensor comes from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
+        body, node = self._canvas.graph.body, edge[0]
+        return SIXTEEN if body.ops[node] == "Cast" and body.types[node][0] == self._canvas.rules.format.number else place
+
+    def _imply(self, edge: Edge, maker: int, node: int, reader: int) -> None:
+        """What decides by the last bit is 16 bit only if what it reads is; what a Cast makes of numbers that would be rounded, only if its readers are."""
+        body, source = self._canvas.graph.body, edge[0]
+        if reader > FLOAT and body.ops[source] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
+            self._implied.add((reader, maker))
+        if maker > FLOAT and body.ops[source] == "Cast":
+            exact = LARGEST_INTEGER.get(body.types[source][0], math.inf) <= self._canvas.rules.format.largest_integer
+            if not exact:
+                self._implied.add((maker, reader))
 
     def _add_tensor(self, edge: Edge, maker: int, places: set[int]) -> None:
         """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""

@@ -6,6 +6,7 @@ and remembered.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -164,9 +165,18 @@ def _is_shifted_down(body: Body, node: int) -> bool:
 
 def _constant(proto: tf_api.NodeDef) -> Interval:
     value = proto.attr.get("value")
-    if value is None or value.tensor.ByteSize() > 4096:
+    if value is None or value.tensor.ByteSize() > SMALL:
         return ANYTHING
-    array = np.asarray(tf_api.read_tensor(value.tensor))
+    return _interval(value.tensor.SerializeToString())
+
+
+SMALL = 64
+"""Bytes of a serialised tensor up to which a constant is looked at; a graph has few different ones, many times each."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _interval(tensor: bytes) -> Interval:
+    array = np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor)))
     if array.dtype.kind not in "fiub" or not array.size or np.isnan(array).any():
         return ANYTHING
     return float(array.min()), float(array.max())

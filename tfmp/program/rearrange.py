@@ -27,6 +27,9 @@ BROADCASTING = frozenset({"Add", "AddV2", "Div", "Maximum", "Minimum", "Mul", "R
 NEUTRAL = {"Add": 0.0, "AddV2": 0.0, "Sub": 0.0, "Mul": 1.0, "RealDiv": 1.0, "Div": 1.0}
 """Elementwise ops to the scalar that changes nothing; for Sub and divisions as second input only."""
 
+SCALARS = frozenset({"Const", "Sub"})
+"""What makes neutral scalars: a constant, and the width of the range of random numbers."""
+
 COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
 
@@ -91,7 +94,7 @@ class _Work:
         if op in REDUCTIONS:
             return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) else None
         for value, other in [(0, 1), (1, 0)] if op in COMMUTATIVE else [(0, 1)] if op in NEUTRAL else []:
-            if self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op]) and self._same_known_shape(inputs[value], (node, 0)):
+            if self.body.ops[inputs[other][0]] in SCALARS and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op]) and self._same_known_shape(inputs[value], (node, 0)):
                 signless = NEUTRAL[op] == 1.0 or self._ranges.of(inputs[value])[0] >= 0  # -0 + 0 is 0
                 return inputs[value] if signless else None
         return None
