@@ -38,7 +38,7 @@ OpError: TypeAlias = tf.errors.OpError
 
 __all__ = [
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "kernels_of", "make_tensor",
+    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "kernels_of", "make_tensor",
     "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
 ]  # fmt: skip
 
@@ -72,6 +72,13 @@ def has_function(name: str) -> bool:
 def function_definition(name: str) -> FunctionDef:
     """Returns a copy of the definition that the eager context holds for the function `name`; raises `OpError` if there is none."""
     return _context.context().get_function_def(name)
+
+
+def imported(graph_def: GraphDef) -> tf.Graph:
+    """Returns a graph with the nodes of `graph_def`, whose tensors have the shapes that TensorFlow infers; raises `ValueError` if it cannot be imported."""
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+    return graph
 
 
 def add_function(definition: FunctionDef) -> None:

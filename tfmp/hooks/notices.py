@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tfmp import tf_api
 from tfmp.errors import MixedPrecisionWarning
 from tfmp.oplists import ALLOW, ROWS
+from tfmp.reports.ledger import LEDGER
 
 if TYPE_CHECKING:
     from tfmp.conversion import Conversion
@@ -49,6 +50,7 @@ def warn_once(key: str, message: str) -> None:
         if key in _state.said:
             return
         _state.said.add(key)
+    LEDGER.warned(message)
     warnings.warn(f"tfmp: {message}", MixedPrecisionWarning, stacklevel=2)
 
 

@@ -1,17 +1,20 @@
-"""The account: one record for every program that was converted or could not be, kept for the life of the process."""
+"""The account: one record for every program that was converted or kept all its products in float32, kept for the life of the process."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import threading
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
+from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
-from tfmp.reports.flops import FORMULAS, Shape, flops
+from tfmp.reports.flops import FORMULAS, flops
+from tfmp.reports.ledger import LEDGER
+from tfmp.reports.records import Details
 
 ShapeLookup = Callable[[str, str], tuple[list[Shape], Shape] | None]
 """(function name, node name) to the shapes of its data inputs and of its first output; None if they cannot be had."""
@@ -33,6 +36,7 @@ class Record:
       kept: decisions for allowlist ops that stay in float32.
       unused_overrides: op types moved between lists that the program does not contain.
       unused_rules: rules of the user that cover nothing in the program.
+      source: works out the details.
     """
 
     function: str
@@ -46,6 +50,13 @@ class Record:
     kept: tuple[Decision, ...] = ()
     unused_overrides: tuple[str, ...] = ()
     unused_rules: tuple[str, ...] = ()
+    source: Callable[[], Details | None] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def details(self) -> Details | None:
+        """Works out and returns everything that is known of the program: layers, reasons, casts, memory, advice; None if its function does not exist any
+        more. This takes as long as the conversion did.
+        """
+        return None if self.source is None else self.source()
 
     def __str__(self) -> str:
         """Returns one line."""
@@ -56,15 +67,19 @@ class Record:
 
 
 class Report(Sequence[Record]):
-    """The records of a process, oldest first; prints as a table."""
+    """The records of a process, oldest first; prints as a table.
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        """Holds `records`."""
+    `details` is worked out when it is first asked for, which takes as long as the conversions did, and can be had as long as the functions exist.
+    """
+
+    def __init__(self, records: Iterable[Record], warnings: Iterable[str] = ()) -> None:
+        """Holds `records`, and the warnings that tfmp has given."""
         self._records = tuple(records)
+        self.warnings = tuple(warnings)
 
     def __getitem__(self, index: Any) -> Any:
         """Returns one record, or a Report of several for a slice."""
-        return Report(self._records[index]) if isinstance(index, slice) else self._records[index]
+        return Report(self._records[index], self.warnings) if isinstance(index, slice) else self._records[index]
 
     def __len__(self) -> int:
         """Returns the number of records."""
@@ -75,6 +90,11 @@ class Report(Sequence[Record]):
         if not self._records:
             return "tfmp: nothing has been converted in this process."
         return "\n".join(line for record in self._records for line in _lines(record))
+
+    @functools.cached_property
+    def details(self) -> tuple[Details | None, ...]:
+        """What is known of each program, None where its function does not exist any more."""
+        return tuple(record.details() for record in self._records)
 
 
 def _lines(record: Record) -> list[str]:
@@ -87,8 +107,8 @@ def _lines(record: Record) -> list[str]:
     return [str(record), *notes]
 
 
-def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
-    """Returns the record of `conversion`; FLOPs are counted from `shapes`."""
+def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[], Details | None] | None = None) -> Record:
+    """Returns the record of `conversion`; FLOPs are counted from `shapes`, and `source` works out the details when they are asked for."""
     return Record(
         conversion.root,
         conversion.format.name,
@@ -101,6 +121,7 @@ def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
         tuple(kept_allow_ops(conversion)),
         tuple(conversion.unused_overrides()),
         conversion.unused_rules,
+        source,
     )
 
 
@@ -123,30 +144,8 @@ def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0
 
 
-class Ledger:
-    """Collects records from any thread."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._lock = threading.Lock()
-        self._records: list[Record] = []
-
-    def add(self, record: Record) -> None:
-        """Adds one record."""
-        with self._lock:
-            self._records.append(record)
-
-    def report(self) -> Report:
-        """Returns what has been collected so far."""
-        with self._lock:
-            return Report(self._records)
-
-
-LEDGER = Ledger()
-
-
 def report() -> Report:
     """Returns the account of this process: a sequence of `Record`, oldest first, that prints readably. Small functions without a matrix multiplication
     or convolution are not in it.
     """
-    return LEDGER.report()
+    return Report(LEDGER.records, LEDGER.warnings)
