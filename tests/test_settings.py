@@ -167,7 +167,7 @@ def test_arguments_that_cannot_be_used_are_named(changes: dict[str, Any], messag
 
 
 def test_a_name_like_nothing_known_is_answered_with_all_names() -> None:
-    with pytest.raises(SettingsError, match=r"unknown setting 'xyzzy' = 1; known settings are add, allowlist_add, .*, strict\."):
+    with pytest.raises(SettingsError, match=r"unknown setting 'xyzzy' = 1; known settings are add, allowlist_add, .*, weaknesses\."):
         make_settings(xyzzy=1)
 
 

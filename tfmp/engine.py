@@ -64,7 +64,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
         raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
-    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact)
+    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, slow=settings.slow_ops)
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)

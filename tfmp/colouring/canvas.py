@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
@@ -33,6 +33,7 @@ class Rules:
       follow_handles: follow list handles that are elements of other lists, and optionals (TensorFlow's pass does neither).
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
       wishes: what the user's rules cover.
+      slow: op type to the reason why its 16-bit kernel is slow on `device`.
     """
 
     format: FloatFormat
@@ -42,6 +43,7 @@ class Rules:
     follow_handles: bool = True
     fetches: frozenset[str] = frozenset()
     wishes: Wishes = Wishes()
+    slow: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ WORDS = {
     "shares a tensor list with deny": "shares a tensor list with an op that must stay in float32",
     "closes a float32 loop edge": "carries a value round a loop that stays in float32",
     "no kernel": "there is no 16-bit kernel on the device",
+    "slow kernel": "its 16-bit kernel is slow here",
     "no 16-bit form": "the op does not allow this type to be 16 bit",
     "quantized": "the op is quantized",
     "constant out of range": "works with a constant that the 16-bit type cannot hold",
