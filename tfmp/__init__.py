@@ -17,6 +17,7 @@ _HOME = {
     "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "report": "tfmp.reports.account",
+    "report_on": "tfmp.reports.account",
     "DynamicLossScale": "tfmp.optimizers.policies",
     "FixedLossScale": "tfmp.optimizers.policies",
     "NoLossScale": "tfmp.optimizers.policies",
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from tfmp.optimizers.keras3 import LossScaleMonitor, LossScaleOptimizer
     from tfmp.optimizers.policies import DynamicLossScale, FixedLossScale, NoLossScale
     from tfmp.optimizers.scaler import LossScaler
-    from tfmp.reports.account import report
+    from tfmp.reports.account import report, report_on
     from tfmp.settings import LEVELS, Settings
 
 startup.install()

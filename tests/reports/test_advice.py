@@ -120,8 +120,8 @@ def test_a_product_that_stays_in_float32_and_an_override_without_effect() -> Non
 def test_a_program_too_small_to_gain() -> None:
     (found,) = advice(product(64, 64, 64))["too small"]
     # 2 * 64^3 FLOPs are 0.0334 us in float32 and 0.00419 us in float16 on a V100; x and the result are cast.
-    assert found.text.startswith("too small to gain: in 16 bit its 524 kFLOP are done about 0.0292 microseconds sooner on an NVIDIA V100, and its 2 casts")
-    assert "take at least 10." in found.text
+    assert found.text.startswith("too small to gain: in 16 bit its 524 kFLOP are done about 0.03 microseconds sooner on an NVIDIA V100, and its 2 casts")
+    assert "take at least 10 microseconds." in found.text
 
 
 def test_advice_on_a_keras_step_names_layers() -> None:

@@ -70,12 +70,12 @@ def test_reasons_name_the_op_and_what_it_pulled_along() -> None:
     found = described(PRODUCT_AND_SUM)
     mean, neg, root = (node(found, f"model/b/{name}") for name in ("mean", "neg", "root"))
     assert (mean.reason, mean.pulled, mean.root) == ("sums must stay in float32", 2, -1)
-    assert neg.reason == root.reason == "computes with the result of Mean 'model/b/mean', which stays in float32"
+    assert neg.reason == root.reason == "follows Mean 'model/b/mean', which stays in float32"
     assert found.nodes[root.root] is mean and found.nodes[neg.root] is mean
     (b,) = [layer for layer in found.layers if layer.layer == "model/b"]
     assert {(why.reason, why.nodes) for why in b.why} == {
         ("Mean: sums must stay in float32; pulled 2 neighbours with it", 1),
-        ("Neg, Tanh: computes with the result of Mean 'model/b/mean', which stays in float32", 2),
+        ("Neg, Tanh: follows Mean 'model/b/mean', which stays in float32", 2),
     }
     moved = described(PRODUCT_AND_SUM, denylist_add="Relu")
     assert node(moved, "model/a/relu").reason == "you put it on the denylist"

@@ -12,7 +12,7 @@ from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.memory import written
 from tfmp.reports.parts import Part
 from tfmp.reports.records import CONVERTED, KEPT, Advice, Details, Node
-from tfmp.reports.words import in_units, pulling
+from tfmp.reports.words import in_units, microseconds, pulling
 
 BLOCK = 8
 """Tensor Cores work best if the dimensions of a product are multiples of 16 bytes, that is of 8 elements in 16 bit (NVIDIA, "Deep Learning Performance:
@@ -151,8 +151,8 @@ def _nothing_to_gain(details: Details, parts: Sequence[Part]) -> Iterator[Advice
     cost = details.casts_per_run * CAST_SECONDS
     if details.converted and gained < cost:
         text = (
-            f"too small to gain: in 16 bit its {in_units(details.flops, 'FLOP')} are done about {gained * 1e6:.3g} microseconds sooner on an NVIDIA V100, "
-            f"and its {details.casts_per_run} casts take at least {cost * 1e6:.3g}. Larger batches or layers, or a float32 scope around it "
+            f"too small to gain: in 16 bit its {in_units(details.flops, 'FLOP')} are done about {microseconds(gained)} sooner on an NVIDIA V100, "
+            f"and its {details.casts_per_run} casts take at least {microseconds(cost)}. Larger batches or layers, or a float32 scope around it "
             "(tfmp.mixed_precision(enabled=False)), help."
         )
         yield Advice("too small", "", "", text, 1.0)

@@ -182,14 +182,14 @@ def _layer(name: str, own: Sequence[Node], casts: Sequence[Cast], before: float,
 
 
 def _whys(own: Iterable[Node]) -> tuple[Why, ...]:
-    """The reasons of what stayed in float32: those of nodes with FLOPs first, plain ones last, and common ones before rare ones."""
+    """The reasons of what stayed in float32: of nodes with FLOPs first, then where others begin, plain ones last, and common ones before rare ones."""
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in own:
         if node.colour == KEPT:
             groups.setdefault(("" if node.root >= 0 else node.op, node.reason), []).append(node)
 
-    def urgency(members: Sequence[Node]) -> tuple[bool, bool, int]:
-        return not any(node.flops for node in members), members[0].rule in PLAIN, -len(members)
+    def urgency(members: Sequence[Node]) -> tuple[bool, bool, bool, int]:
+        return not any(node.flops for node in members), members[0].rule in PLAIN, not any(node.pulled for node in members), -len(members)
 
     ordered = sorted(groups.items(), key=lambda group: (*urgency(group[1]), group[0]))
     return tuple(Why(_sentence(reason, members), len(members)) for (_, reason), members in ordered)

@@ -109,7 +109,10 @@ class _Inference:
         declared = [declared_shapes(proto.attr) for proto in body.protos if proto is not None]
         if all(len(one or ()) == len(body.layouts[node].outputs) for node, one in zip(body.proto_nodes, declared, strict=True)):
             return [*([shape] for shape in arguments), *(one or [] for one in declared), *([] for _ in range(body.results))], True
-        imported = tf_api.imported(as_graph(body, arguments, calls, self._library.values()))
+        try:
+            imported = tf_api.imported(as_graph(body, arguments, calls, self._library.values()))
+        except ValueError:  # a graph that can be rewritten but not imported, for a name that TensorFlow would not give: no shapes, and the report says so
+            return [[None] * len(layout.outputs) for layout in body.layouts], True
         return list(_from_graph(body, imported)), False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tfmp.colouring.reasons import Decision
 
 SUM, LOSS = "sums must stay in float32", "losses must stay in float32"
@@ -37,7 +39,7 @@ def why(decision: Decision, root: Decision | None, by_user: bool) -> str:
       by_user: whether the user moved the op of the node between lists.
     """
     if decision.rule == DOWNSTREAM and root is not None:
-        return f"computes with the result of {root.op} {root.node!r}, which stays in float32"
+        return f"follows {root.op} {root.node!r}, which stays in float32"
     if decision.rule == "denylist" and by_user:
         return BY_USER
     if decision.rule == "denylist" and decision.op in WHY_DENIED:
@@ -60,3 +62,14 @@ def in_units(number: float, unit: str) -> str:
         number /= 1000
     digits = 0 if not prefix else 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
     return f"{number:.{digits}f} {prefix}{unit}"
+
+
+def microseconds(seconds: float) -> str:
+    """Returns a time with two digits after the point below ten microseconds, and none above."""
+    number = seconds * 1e6
+    return f"{number:,.2f} microseconds" if number < 9.995 else f"{number:,.0f} microseconds"
+
+
+def short(text: str) -> str:
+    """Returns `text` with quoted names that are long cut to their last two parts."""
+    return re.sub(r"'[^' ]+/([^'/]+/[^'/]+)'", r"'.../\1'", text)
