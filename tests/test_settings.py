@@ -41,7 +41,15 @@ NVIDIA_VARIABLES = {
 
 def test_all_variables_of_tensorflow_and_nvidia_are_known_and_ours_are_few() -> None:
     names = {variable.name for variable in VARIABLES}
-    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {"TFMP_DTYPE", "TFMP_LEVEL", "TFMP_STRICT", "TFMP_KEEP_FLOAT32", "TFMP_FORCE_16BIT", "TFMP_RULES"}
+    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {
+        "TFMP_DTYPE",
+        "TFMP_LEVEL",
+        "TFMP_STRICT",
+        "TFMP_KEEP_FLOAT32",
+        "TFMP_FORCE_16BIT",
+        "TFMP_RULES",
+        "TFMP_RANGES",
+    }
     assert all(variable.meaning for variable in VARIABLES)
 
 

@@ -64,10 +64,13 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
         raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
-    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, slow=settings.slow_ops)
+    measured = settings.ranges.of(settings.dtype)
+    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, slow=settings.slow_ops, measured=measured)
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)
+    if measured:
+        table = passes.with_ranges(table)
     if any(covered.wishes):
         table = passes.with_user_rules(table)
     devices = [_devices(program, instance.function, settings) for instance in instances]
@@ -92,9 +95,11 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     counts = tuple(runs(program, instances))
     seconds = time.perf_counter() - start
-    unused = tuple(str(rule) for rule in (*kept, *forced) if rule not in covered.used)
+    unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
+    if settings.ranges.path and not any(settings.ranges.nodes.intersection(body.names) for body in program.bodies.values()):
+        unused.append(settings.ranges.rule)
     return Conversion(
-        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), unused
+        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), tuple(unused)
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from tfmp import oplists, slow_kernels
 from tfmp.dtypes import SIXTEEN_BIT
 from tfmp.errors import SettingsError
+from tfmp.measured.rules import RangeRules, range_rules
 from tfmp.user_rules import FIELDS, UserRule, parse_rule, read_rules
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -97,6 +98,7 @@ class Settings:
       strict: raise where tfmp would fall back to the unrewritten function.
       keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
       force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
+      ranges: which nodes measured ranges (`tfmp.numerics.calibrate`) keep in float32 or free.
     """
 
     dtype: str = "auto"
@@ -112,6 +114,7 @@ class Settings:
     strict: bool = False
     keep_float32: tuple[str, ...] = ()
     force_16bit: tuple[str, ...] = ()
+    ranges: RangeRules = RangeRules()
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` if a value is not one of those documented above."""
@@ -190,6 +193,8 @@ def make_settings(base: Settings | None = None, **changes: Any) -> Settings:
         elif name == "rules":
             for field, found in read_rules(value).items():
                 plain[field] = (*plain.get(field, ()), *found)
+        elif name == "ranges":
+            plain[name] = range_rules(value)
         elif name in fields:
             plain[name] = value
         else:
@@ -293,6 +298,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TFMP_FORCE_16BIT", "force_16bit", _rules, "comma-separated rules for what becomes 16 bit"),
     Variable("TFMP_RULES", "rules", _rules_file, "file with a line `keep_float32 RULE` or `force_16bit RULE` for each rule"),
     Variable("TFMP_STRICT", "strict", flag, "raise instead of falling back to float32 when a rewrite fails"),
+    Variable("TFMP_RANGES", "ranges", str, "file of measured ranges (`tfmp.numerics.calibrate`), which say what stays in float32"),
     Variable(f"{PREFIX}LEVEL", "level", _level, "TensorFlow's name for the level"),
     Variable(f"{PREFIX}IGNORE_PERFORMANCE", "ignore_performance", flag, "convert even on hardware where 16 bit is slow"),
     Variable(f"{PREFIX}SIMULATE_GPU", "simulate_gpu", flag, "choose dtype as if a GPU of compute capability 8.0 were there"),

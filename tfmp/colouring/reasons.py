@@ -37,6 +37,7 @@ WORDS = {
     "call": "hands values to a function whose arguments and results stay float32",
     "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",
     "sum over a loop": "adds up over the steps of a loop, which loses too much in 16 bit",
+    "measured out of range": "measured values of what it reads or computes do not fit into 16 bit",
     "kept by a user rule": "a rule keeps it in float32",
     "forced by a user rule": "a rule forces it into 16 bit",
     "forced without a kernel": "a rule would force it into 16 bit, but there is no 16-bit kernel on the device",

@@ -116,7 +116,7 @@ def check_rules(conversion: Conversion) -> None:
             warn_once(f"rule {rule}", f"the rule {str(rule)!r} names an op that TensorFlow does not have.")
     with _state.lock:
         _state.unused_rules.update(conversion.unused_rules)
-        _state.used_rules.update({str(rule) for rule in rules}.difference(conversion.unused_rules))
+        _state.used_rules.update({*map(str, rules), conversion.settings.ranges.rule}.difference(conversion.unused_rules))
 
 
 def traced_in_float32(function: tf_api.ConcreteFunction) -> None:
