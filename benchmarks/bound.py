@@ -12,7 +12,8 @@ import dataclasses
 import functools
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from tests.oracle import client
 
 LOG_PATH = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 KINDS = ("allow", "deny", "infer", "clear")
-FREE_OPS = frozenset({"Cast"})
+FREE_OPS = frozenset({"Cast", "OptionalFromValue", "OptionalGetValue"})
+"""Ops on no list that are free: casts from and to other types, and what branches use to hand tensors to their gradients."""
+
 KEPT_OPS = frozenset({"Placeholder", "ReadVariableOp", "ResourceGather"})
 
 
@@ -108,6 +111,21 @@ class Problem:
         own = sixteen.get(cell.maker, False)
         return cell.bytes * 3 // 2 if any(sixteen.get(reader, False) != own for reader in cell.readers) else 0
 
+    def gain(self, sixteen: Mapping[Vertex, bool], region: Collection[Vertex]) -> int:
+        """Returns how many bytes fewer are moved if all of `region` changes its colour."""
+        flipped = ChainMap({vertex: not sixteen.get(vertex, False) for vertex in region}, sixteen)  # type: ignore[arg-type]
+        moved = sum((1 if sixteen.get(vertex, False) else -1) * (size - size // 2) for vertex in region if (size := self.moved.get(vertex, 0)))
+        touched = {edge for vertex in region for edge in self._touching.get(vertex, ())}
+        return -moved + sum(self.cast_bytes(edge, sixteen) - self.cast_bytes(edge, flipped) for edge in touched)
+
+    @functools.cached_property
+    def _touching(self) -> dict[Vertex, list[Edge]]:
+        found: dict[Vertex, list[Edge]] = {}
+        for edge, cell in self.cells.items():
+            for end in {cell.maker, *cell.readers} - {None}:
+                found.setdefault(end, []).append(edge)  # type: ignore[arg-type]
+        return found
+
 
 def problem(program: Program, with_update: bool = True) -> Problem:
     """Returns the cost model of a float32 `program`; without the weight update, its nodes are in float32 and cost nothing."""
@@ -166,15 +184,22 @@ def _forced(node: Any, kinds: Mapping[str, str], kept: bool) -> bool | None:
 
 
 def _ties(program: Program, node: Any) -> Iterator[tuple[Vertex, Vertex]]:
-    """Yields what has the same colour because a handle of a list of tensors is passed on: the ops that use the list, and those that carry the handle."""
+    """Yields what has the same colour because a handle of a list of tensors, or an optional, is passed on: the ops that use it, and those that carry it."""
     for number, (name, port) in enumerate(program.edges(node)):
         if program.types[name][port].dtype == tf.variant:
-            pair = [
-                (one.name, "element_dtype", 0) if "element_dtype" in one.attr else arguments(one, written)[index]
-                for one, written, index in ((program.nodes[name], True, port), (node, False, number))
-            ]
-            if pair[0] and pair[1]:
-                yield pair[0], pair[1]
+            maker, reader = _carried(program.nodes[name], True, port), _carried(node, False, number)
+            if maker and reader:
+                yield maker, reader
+
+
+def _carried(node: Any, written: bool, index: int) -> Vertex | None:
+    """Returns what has the colour of the tensors behind the handle that is input or output number `index` of `node`."""
+    for name in ("element_dtype", "Toutput_types", "output_types"):
+        if name in node.attr:
+            if len(node.attr[name].list.type) > 1:
+                raise ValueError(f"{node.op} {node.name!r} carries several tensors; the bound knows optionals of one")
+            return (node.name, name, 0)
+    return arguments(node, written)[index]
 
 
 def least(found: Problem) -> dict[Vertex, bool]:

@@ -146,6 +146,7 @@ class Program(Stage):
     """A flat graph with all that it executes: by shape inference, each node once, or, if it has loops or branches, by a traced run with zeros.
 
     Attributes:
+      graph: what of the flat graph `fetches` need.
       nodes: name to node, only what `fetches` need.
       fetches: names of results and effects.
       executions: every run of every node; casts of constants are left out, since TensorFlow folds those before it runs.
@@ -155,7 +156,7 @@ class Program(Stage):
     def __init__(self, flat: Flat) -> None:
         """Reads shapes off `flat`."""
         self.fetches = flat.fetches
-        graph = _needed(flat)
+        self.graph = graph = _needed(flat)
         with tf.Graph().as_default() as imported:
             tf.import_graph_def(graph, name="")
         self.types = {one.name: tuple(_static(tensor) for tensor in one.outputs) for one in imported.get_operations()}
@@ -197,7 +198,7 @@ class Program(Stage):
     def update(self) -> frozenset[str]:
         """The nodes of the weight update: those in the name scope `UPDATE`, and casts of what those make; a cast that hands a gradient over is none of them."""
         found = {name for name in self.nodes if UPDATE in name.split("/")}
-        casts = {one.node.name: self.origin(source(one.node.input[0]))[0] for one in self.executions if one.is_cast}
+        casts = {one.node.name: self._past_casts(source(one.node.input[0])[0]) for one in self.executions if one.is_cast}
         return frozenset({name for name in found if name not in casts} | {name for name, maker in casts.items() if maker in found})
 
     @functools.cached_property
@@ -237,11 +238,16 @@ class Program(Stage):
         for merge in (node for node in self.nodes.values() if node.op == "Merge" and "NextIteration" in {self.nodes[name].op for name, _ in self.edges(node)}):
             (back,) = (name for name, _ in self.edges(merge) if self.nodes[name].op == "NextIteration")
             name = self._past_casts(back)
-            if self.nodes[name].op in ("Add", "AddN", "AddV2") and self.types[name][0].dtype in FLOATS and any(self._past_casts(read) == merge.name for read, _ in self.edges(self.nodes[name])):
+            if (
+                self.nodes[name].op in ("Add", "AddN", "AddV2")
+                and self.types[name][0].dtype in FLOATS
+                and any(self._past_casts(read) == merge.name for read, _ in self.edges(self.nodes[name]))
+            ):
                 found.add(name)
         return frozenset(found)
 
     def _past_casts(self, name: str) -> str:
+        """Returns the node that made what `name` casts or hands on."""
         while self.nodes[name].op == "Cast" or self.nodes[name].op in SHARED - {"Merge"}:
             name = self.edges(self.nodes[name])[0][0]
         return name
@@ -288,7 +294,9 @@ def _with_values(graph: Any) -> Any:
         for number, node in enumerate(handles):
             dtype, shape = tf.dtypes.as_dtype(node.attr["dtype"].type), tf.TensorShape(node.attr["shape"].shape)
             handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=node.attr["shared_name"].s.decode(), name=f"initialise/{number}/handle")
-            assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros(shape, dtype, name=f"initialise/{number}/zeros"), name=f"initialise/{number}"))
+            assigned.append(
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros(shape, dtype, name=f"initialise/{number}/zeros"), name=f"initialise/{number}")
+            )
         tf.group(*assigned, name="initialise")
     copy.node.extend(fillers.as_graph_def().node)
     return copy

@@ -1,6 +1,6 @@
 """The judge of tfmp's colouring: what mixed precision saves and risks on real models, beside TensorFlow's own pass, Keras's policy and the least possible.
 
-    python benchmarks/quality.py [--models mlp lenet] [--variants tfmp] [--explain MODEL] [--json FILE]
+    python benchmarks/quality.py [--models mlp lenet] [--variants tfmp] [--explain MODEL] [--flips] [--json FILE]
 
 Each row is one training step (`steps.py`) with a static batch; nothing is run, except small steps with loops or branches, once, to count trips.
 
@@ -44,7 +44,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]  # for `tests.oracle`, which starts TensorFlow with a simulated GPU
 
 import tfmp
-from benchmarks import bound, explain
+from benchmarks import bound, explain, flips
 from benchmarks.costs import Costs, costs
 from benchmarks.flat import Flat, Program, flatten, joined, lowered
 from benchmarks.steps import MODELS, Model, Step
@@ -145,7 +145,9 @@ def measure(name: str, wanted: Sequence[str], dtype: str) -> Row:
     return Row(name, variants, found, bounds, problems[False], colourings[False])
 
 
-HEADER = f"{'':<14}{'FLOPs':>7}{'casts':>7}{'MiB cast':>10}{'traffic':>9}{'no update':>11}{'saved':>8}{'redundant':>11}{'unsafe':>8}{'rounded':>9}{'seconds':>9}"
+HEADER = (
+    f"{'':<14}{'FLOPs':>7}{'casts':>7}{'MiB cast':>10}{'traffic':>9}{'no update':>11}{'saved':>8}{'redundant':>11}{'unsafe':>8}{'rounded':>9}{'seconds':>9}"
+)
 
 
 def lines(row: Row) -> list[str]:
@@ -155,9 +157,7 @@ def lines(row: Row) -> list[str]:
     for variant, one in row.costs.items():
         ratios = f"{one.traffic / reference.traffic:9.3f}{one.without_update / reference.without_update:11.3f}{one.saved / (reference.saved or 1):8.3f}"
         counts = f"{len(one.redundant):11d}{len(one.unsafe):8d}{len(one.rounded):9d}"
-        result.append(
-            f"  {variant:<12}{one.coverage:7.1%}{one.casts:7d}{one.cast_bytes / MIB:10.1f}{ratios}{counts}{row.variants[variant].seconds:9.2f}"
-        )
+        result.append(f"  {variant:<12}{one.coverage:7.1%}{one.casts:7d}{one.cast_bytes / MIB:10.1f}{ratios}{counts}{row.variants[variant].seconds:9.2f}")
     least = f"{row.bounds[True] / reference.traffic:9.3f}{row.bounds[False] / reference.without_update:11.3f}"
     result.append(f"  {BOUND:<12}{'':24}{least}")
     return [*result, *(f"  {words}" for words in verdicts(row))]
@@ -195,6 +195,13 @@ def as_record(row: Row) -> dict[str, Any]:
     return record | {BOUND: {"traffic": row.bounds[True], "without_update": row.bounds[False]}}
 
 
+def explained(name: str, dtype: str, top: int) -> list[str]:
+    """Returns the printed lines of one model's row, with tfmp alone, and of where it moves more than the bound."""
+    row = measure(name, ["tfmp"], dtype)
+    ours = row.variants["tfmp"]
+    return [*lines(row), *explain.lines(row.problem, row.colouring, row.variants["float32"].program, ours.program, ours.conversion, top)]
+
+
 def main() -> None:
     """Prints the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -204,14 +211,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     parser.add_argument("--explain", metavar="MODEL", help="print where tfmp moves more than the bound, and why")
     parser.add_argument("--top", type=int, default=40, help="how many nodes --explain prints")
+    parser.add_argument("--flips", action="store_true", help="check that no flip of what tfmp was free to choose lowers traffic; what its guards cost")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
     options = parser.parse_args()
     if unknown := {*options.models, *([options.explain] if options.explain else [])} - MODELS.keys():
         parser.error(f"no model {sorted(unknown)[0]!r}; there are {', '.join(MODELS)}")
     if options.explain:
-        row = measure(options.explain, ["tfmp"], options.dtype)
-        ours = row.variants["tfmp"]
-        print("\n".join([HEADER, *lines(row), *explain.lines(row.problem, row.colouring, row.variants["float32"].program, ours.program, ours.conversion, options.top)]))
+        print("\n".join([HEADER, *explained(options.explain, options.dtype, options.top)]))
         return
     print(HEADER)
     records = {}
@@ -219,6 +225,10 @@ def main() -> None:
         row = measure(name, options.variants, options.dtype)
         print("\n".join(lines(row)), flush=True)
         records[name] = as_record(row)
+        if options.flips and "tfmp" in row.variants:
+            found = flips.flips(row.variants["tfmp"].program, row.variants["tfmp"].conversion)
+            print("\n".join(f"  {line}" for line in flips.lines(found, row.costs["tfmp"].traffic)), flush=True)
+            records[name]["flips"] = dataclasses.asdict(found)
         if options.json:
             options.json.write_text(json.dumps(records, indent=1))
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfmp.hooks.tf_function import saved_tensors
+
 UPDATE = "weight_update"
 """Name scope of everything that the optimizer does."""
 
@@ -303,6 +305,66 @@ def dcgan(batch: int, noise: int = 100) -> Callable[[str], Step]:
     return trace
 
 
+def by_hand(widths: Sequence[int], forward: Callable[[Sequence[Any], Any], Any], x: Spec) -> Callable[[str], Step]:
+    """Returns what traces the training of dense layers of `widths` that `forward` (layers and input to logits) puts together with TensorFlow's own means."""
+
+    def trace(policy: str) -> Step:
+        keras = importlib.import_module("keras")
+        layers, optimizer = _with_policy(keras, policy, lambda: ([keras.layers.Dense(width) for width in widths], keras.optimizers.Adam(1e-3)))
+        forward(layers, tf.zeros(*x))  # builds the weights
+        variables = [weight for layer in layers for weight in layer.trainable_weights]
+        optimizer.build(variables)
+
+        @tf.function(autograph=False)
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                logits = tf.cast(forward(layers, x), tf.float32)
+                value = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+            gradients = tape.gradient(value, [variable.value for variable in variables])
+            with tf.name_scope(UPDATE):
+                optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            return value
+
+        concrete = step.get_concrete_function(tf.TensorSpec(*x, name="x"), tf.TensorSpec(x[0][:1], tf.int32, name="y"))
+        return Step((concrete,), (tuple(concrete.captured_inputs),), (), (step, layers, optimizer))
+
+    return trace
+
+
+def nested(layers: Sequence[Any], x: Any) -> Any:
+    """Returns logits by way of functions that call functions."""
+    first, second, third, out = layers
+    layer = tf.function(lambda x: tf.nn.relu(second(x)), autograph=False)
+    block = tf.function(lambda x: layer(third(x)) + x, autograph=False)
+    return out(block(block(first(x))))
+
+
+def branches(layers: Sequence[Any], x: Any) -> Any:
+    """Returns logits by way of a branch that a sum decides."""
+    first, second, out = layers
+    hidden = first(x)
+    return out(tf.cond(tf.reduce_sum(x) > -1.0, lambda: tf.nn.relu(second(hidden)), lambda: tf.tanh(hidden)))
+
+
+def outside(make_model: Callable[[Any], Any], x: Spec) -> Callable[[str], Step]:
+    """Returns what traces a forward function and the backward function that an eager tape makes of it; no update."""
+
+    def trace(policy: str) -> Step:
+        keras = importlib.import_module("keras")
+        model = _with_policy(keras, policy, lambda: make_model(keras))
+        function = tf.function(lambda x: tf.cast(model(x, training=True), tf.float32), autograph=False)
+        concrete = function.get_concrete_function(tf.TensorSpec(*x, name="x"))
+        with tf.GradientTape():
+            function(tf.zeros(*x))
+        (functions,) = concrete._first_order_tape_functions.values()
+        forward, graph, backward, *_ = functions._forward_and_backward_functions(None, None)
+        links = saved_tensors(graph, functions._num_inference_outputs, backward)
+        captured = (tuple(concrete.captured_inputs), ())
+        return Step((forward, backward.inference_fn), captured, tuple(links), (function, concrete, backward, model))
+
+    return trace
+
+
 IMAGES = lambda batch, size, channels=3: ((batch, size, size, channels), "float32")  # noqa: E731
 
 MODELS: dict[str, Model] = {
@@ -316,6 +378,9 @@ MODELS: dict[str, Model] = {
     "dcgan": Model(dcgan(32), small=True),
     "unet": Model(classifier(unet((32, 64, 128, 256), 128), IMAGES(4, 128), ((4, 128, 128), "int32"))),
     "jit": Model(classifier(lenet, IMAGES(32, 28, 1), jit=True), jit=True, small=True),
+    "nested": Model(by_hand((256, 256, 256, CLASSES), nested, ((64, 128), "float32")), small=True),
+    "conditional": Model(by_hand((256, 256, CLASSES), branches, ((64, 128), "float32")), small=True),
+    "outside": Model(outside(mlp, ((64, 784), "float32")), small=True),
     "resnet50": Model(classifier(application("ResNet50", 224), IMAGES(32, 224))),
     "resnet50_tf_keras": Model(classifier(application("ResNet50", 224), IMAGES(32, 224), keras_name="tf_keras")),
     "mobilenet_v2": Model(classifier(application("MobileNetV2", 224), IMAGES(32, 224))),

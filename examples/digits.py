@@ -68,7 +68,7 @@ def train_and_account(epochs: int) -> dict[str, Any]:
 
     import tfmp
 
-    return {"loss": loss, "accuracy": accuracy, "seconds": seconds, "loss_scale": loss_scale(model.optimizer), "report": str(tfmp.report())}
+    return {"loss": loss, "accuracy": accuracy, "seconds": seconds, "loss_scale": loss_scale(model.optimizer), "report": repr(tfmp.report())}
 
 
 def loss_scale(optimizer: Any) -> float | None:

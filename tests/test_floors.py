@@ -18,14 +18,14 @@ PACKAGE = pathlib.Path(tfmp.__file__).parent
 FLOORS = (
     ("errors",),
     ("dtypes",),
-    ("oplists", "tf_api", "tf_callbacks"),
-    ("settings", "graph"),
+    ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "user_rules"),
+    ("settings", "graph", "layer_marks"),
     ("program",),
     ("colouring",),
     ("rewriting",),
     ("conversion",),
     ("engine",),
-    ("reports", "optimizers"),
+    ("reports", "numerics", "optimizers"),
     ("startup",),
     ("hooks", "launch"),
     ("cli",),
@@ -35,7 +35,7 @@ FLOORS = (
 # Imports that go up, each with the reason; all of them are inside functions.
 UPWARDS = {("startup", "hooks"): "it waits for TensorFlow to be imported, and then brings the hooks"}
 
-TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks"}
+TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks"}
 ENVIRONMENT = {
     "startup": "decides, before anything can be imported, whether to do anything at all",
     "hooks.activation": "hands it to the parser in settings",

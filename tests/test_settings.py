@@ -41,7 +41,15 @@ NVIDIA_VARIABLES = {
 
 def test_all_variables_of_tensorflow_and_nvidia_are_known_and_ours_are_few() -> None:
     names = {variable.name for variable in VARIABLES}
-    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {"TFMP_DTYPE", "TFMP_LEVEL", "TFMP_STRICT", "TFMP_KEEP_FLOAT32", "TFMP_FORCE_16BIT", "TFMP_RULES"}
+    assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {
+        "TFMP_DTYPE",
+        "TFMP_LEVEL",
+        "TFMP_STRICT",
+        "TFMP_KEEP_FLOAT32",
+        "TFMP_FORCE_16BIT",
+        "TFMP_RULES",
+        "TFMP_RANGES",
+    }
     assert all(variable.meaning for variable in VARIABLES)
 
 
@@ -167,7 +175,7 @@ def test_arguments_that_cannot_be_used_are_named(changes: dict[str, Any], messag
 
 
 def test_a_name_like_nothing_known_is_answered_with_all_names() -> None:
-    with pytest.raises(SettingsError, match=r"unknown setting 'xyzzy' = 1; known settings are add, allowlist_add, .*, strict\."):
+    with pytest.raises(SettingsError, match=r"unknown setting 'xyzzy' = 1; known settings are add, allowlist_add, .*, weaknesses\."):
         make_settings(xyzzy=1)
 
 

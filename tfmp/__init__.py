@@ -17,6 +17,7 @@ _HOME = {
     "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "report": "tfmp.reports.account",
+    "report_on": "tfmp.reports.account",
     "DynamicLossScale": "tfmp.optimizers.policies",
     "FixedLossScale": "tfmp.optimizers.policies",
     "NoLossScale": "tfmp.optimizers.policies",
@@ -33,16 +34,19 @@ _HOME = {
 }
 """Public name to the module that holds it; read when first used, so that `import tfmp` imports neither TensorFlow nor NumPy."""
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604  (all are strings)
+_ROOMS = ("numerics",)
+"""Modules that are public as a whole, with names of their own; imported when first used."""
+
+__all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604  (all are strings)
 
 
 def __getattr__(name: str) -> object:
     """Returns a public name from its home module."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'tfmp' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}.")
+    if name not in _HOME and name not in _ROOMS:
+        raise AttributeError(f"module 'tfmp' has no attribute {name!r}; it has {', '.join(sorted((*_HOME, *_ROOMS)))}.")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    return import_module(f"tfmp.{name}") if name in _ROOMS else getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -51,6 +55,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from tfmp import numerics
     from tfmp.conversion import Conversion
     from tfmp.engine import convert_function, convert_graph_def
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
     from tfmp.optimizers.keras3 import LossScaleMonitor, LossScaleOptimizer
     from tfmp.optimizers.policies import DynamicLossScale, FixedLossScale, NoLossScale
     from tfmp.optimizers.scaler import LossScaler
-    from tfmp.reports.account import report
+    from tfmp.reports.account import report, report_on
     from tfmp.settings import LEVELS, Settings
 
 startup.install()

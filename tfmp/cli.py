@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 
 import tfmp
 from tfmp import launch
+from tfmp.errors import TfmpError
 
 Arguments = argparse.Namespace
 
 WRONG_USAGE = 2
 """Exit code of a command that could not start on what it was given; argparse's own, and CPython's for a script it cannot open."""
+
+BROKEN = 1
+"""Exit code of a command that worked and has bad news, as diff's is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +83,41 @@ def _run(arguments: Arguments) -> int:
     return 0
 
 
+def _add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = f"Exit code: 0, {BROKEN} if something became infinite or NaN in mixed precision only, {WRONG_USAGE} if nothing could be compared."
+    parser.add_argument("saved_model", help="folder of the SavedModel")
+    parser.add_argument("--data", required=True, metavar="FILE", help="an .npz file with an array for each input of the signature, by name; or .npy for one")
+    parser.add_argument("--signature", default="serving_default", help="default: serving_default")
+    parser.add_argument("--dtype", default="float16", help="float16 (default) or bfloat16")
+    parser.add_argument("--level", default="default", help="how to colour; default: default")
+    parser.add_argument("--ranges", default="", metavar="FILE", help="measured ranges, from tfmp.numerics.calibrate")
+    parser.add_argument("--rows", type=int, default=None, help="number of tensors to show; default: all that are wrong, and some more")
+
+
+def _compare(arguments: Arguments) -> int:
+    from tfmp.numerics.saved import compare_saved_model
+
+    settings = {"dtype": arguments.dtype, "level": arguments.level, "ranges": arguments.ranges}
+    try:
+        found = compare_saved_model(arguments.saved_model, arguments.data, signature=arguments.signature, **settings)
+    except TfmpError as error:
+        sys.stderr.write(f"tfmp compare: {error}\n")
+        return WRONG_USAGE
+    sys.stdout.write(f"{found.table(arguments.rows)}\n")
+    return BROKEN if found.broken else 0
+
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "run",
         "Run a Python program in mixed precision, as TF_ENABLE_AUTO_MIXED_PRECISION=1 does where start-up files are processed.",
         _add_run_arguments,
         _run,
+    ),
+    Command(
+        "compare",
+        "Run a SavedModel in float32 and in mixed precision and show where they part, tensor by tensor.",
+        _add_compare_arguments,
+        _compare,
     ),
 )

@@ -74,13 +74,16 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
         raise SettingsError(f"device is {settings.device!r}; tfmp asks for the kernels of one of {', '.join(map(repr, XLA_DEVICES))}.")
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
-    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact)
+    measured = settings.ranges.of(settings.dtype)
+    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, slow=settings.slow_ops, measured=measured)
     before = program
     if not exact and not settings.emulate:
         program = dataclasses.replace(program, bodies={name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()})
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)
+    if measured:
+        table = passes.with_ranges(table)
     if any(covered.wishes):
         table = passes.with_user_rules(table)
     devices = [_devices(program, instance.function, settings) for instance in instances]
@@ -109,9 +112,11 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
         proto = original if plan.empty else apply(plan, original, program.schemas, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     seconds = time.perf_counter() - start
-    unused = tuple(str(rule) for rule in (*kept, *forced) if rule not in covered.used)
+    unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
+    if settings.ranges.path and not any(settings.ranges.nodes.intersection(body.names) for body in program.bodies.values()):
+        unused.append(settings.ranges.rule)
     return Conversion(
-        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), unused
+        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), tuple(unused)
     )
 
 
@@ -244,7 +249,7 @@ class _Imported:
 
     def __call__(self, function: str) -> Any:
         if "" not in self._known:
-            self._known[""] = tf_api.imported(self._definition)
+            self._known[""] = tf_api.imported_nodes(self._definition)
         if function not in self._known:
             outer = self._known[""]
             self._known[function] = outer and tf_api.imported_function(self._functions[function], outer)

@@ -11,9 +11,10 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tfmp import oplists
+from tfmp import oplists, slow_kernels
 from tfmp.dtypes import SIXTEEN_BIT
 from tfmp.errors import SettingsError
+from tfmp.measured.rules import RangeRules, range_rules
 from tfmp.user_rules import FIELDS, UserRule, parse_rule, read_rules
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -86,15 +87,18 @@ class Settings:
       dtype: "float16", "bfloat16", or "auto" (chosen by the hardware at the first conversion).
       level: a key of `LEVELS`.
       device: "GPU", "CPU", or "auto" (a GPU if TensorFlow sees one, else the CPU): whose kernels are asked for.
-      ignore_performance: convert even where 16 bit is slow (no GPU of compute capability 7.0, a CPU without bf16 instructions).
+      ignore_performance: convert even where 16 bit is slow (no GPU of compute capability 7.0, a CPU without bf16 instructions, kernels in `slow_kernels.ROWS`).
       simulate_gpu: choose "auto" as if a GPU of compute capability 8.0 were there; kernels are still asked of the device that runs.
       emulate: on a CPU and in float16, keep the kernels in float32 and round what goes in and out to float16 (TensorFlow's EMULATE_FP16).
       add: ops to put on lists, as (kind, ops) pairs.
       remove: ops to take off lists, likewise.
       log_path: folder that receives graph dumps, or "".
+      weaknesses: what the hardware lacks (`slow_kernels.WEAKNESSES`), so that ops with slow kernels stay in float32. Functions that are run find it out by
+        themselves; for a graph that will run elsewhere, say it.
       strict: raise where tfmp would fall back to the unrewritten function.
       keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
       force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
+      ranges: which nodes measured ranges (`tfmp.numerics.calibrate`) keep in float32 or free.
     """
 
     dtype: str = "auto"
@@ -106,9 +110,11 @@ class Settings:
     add: Moves = ()
     remove: Moves = ()
     log_path: str = ""
+    weaknesses: tuple[str, ...] = ()
     strict: bool = False
     keep_float32: tuple[str, ...] = ()
     force_16bit: tuple[str, ...] = ()
+    ranges: RangeRules = RangeRules()
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` if a value is not one of those documented above."""
@@ -117,6 +123,8 @@ class Settings:
         _one_of("device", self.device, DEVICES)
         for kind, _ in (*self.add, *self.remove):
             _one_of("op list", kind, oplists.KINDS)
+        for weakness in self.weaknesses:
+            _one_of("weakness", weakness, slow_kernels.WEAKNESSES)
         kept, forced = self.user_rules
         for rule in set(kept) & set(forced):
             raise SettingsError(f"the rule {str(rule)!r} is in both keep_float32 and force_16bit; take it out of one.")
@@ -126,6 +134,11 @@ class Settings:
         """The rules that keep in float32, and those that force into 16 bit."""
         kept, forced = (tuple(parse_rule(text, name) for text in _words(getattr(self, name))) for name in FIELDS)
         return kept, forced
+
+    @property
+    def slow_ops(self) -> dict[str, str]:
+        """Op type to reason for the ops whose 16-bit kernels are slow where the program runs."""
+        return {} if self.ignore_performance or self.simulate_gpu else slow_kernels.slow_ops(self.dtype, self.device, self.weaknesses)
 
     @property
     def rules_of_level(self) -> tuple[UserRule, ...]:
@@ -162,8 +175,8 @@ class Switches:
 
 def make_settings(base: Settings | None = None, **changes: Any) -> Settings:
     """Returns `base` (default: `Settings()`) with `changes` made; the values of `Settings` fields and, for each list, `allowlist_add`,
-    `allowlist_remove`, `inferlist_add`, ... (an op type, or several in any iterable, or comma-separated; so too `keep_float32` and `force_16bit`), and
-    `rules`: a file of rules (`user_rules.read_rules`), which add to those.
+    `allowlist_remove`, `inferlist_add`, ... (an op type, or several in any iterable, or comma-separated; so too `keep_float32`, `force_16bit` and
+    `weaknesses`), and `rules`: a file of rules (`user_rules.read_rules`), which add to those.
 
     Raises:
       SettingsError: an unknown name (the message lists the known ones), or a value that `Settings` refuses.
@@ -175,11 +188,13 @@ def make_settings(base: Settings | None = None, **changes: Any) -> Settings:
         kind, _, direction = name.partition("list_")
         if kind in oplists.KINDS and direction in moves:
             moves[direction][kind] = _words(value)
-        elif name in FIELDS:
+        elif name in (*FIELDS, "weaknesses"):
             plain[name] = (*plain.get(name, ()), *_words(value))
         elif name == "rules":
             for field, found in read_rules(value).items():
                 plain[field] = (*plain.get(field, ()), *found)
+        elif name == "ranges":
+            plain[name] = range_rules(value)
         elif name in fields:
             plain[name] = value
         else:
@@ -283,6 +298,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TFMP_FORCE_16BIT", "force_16bit", _rules, "comma-separated rules for what becomes 16 bit"),
     Variable("TFMP_RULES", "rules", _rules_file, "file with a line `keep_float32 RULE` or `force_16bit RULE` for each rule"),
     Variable("TFMP_STRICT", "strict", flag, "raise instead of falling back to float32 when a rewrite fails"),
+    Variable("TFMP_RANGES", "ranges", str, "file of measured ranges (`tfmp.numerics.calibrate`), which say what stays in float32"),
     Variable(f"{PREFIX}LEVEL", "level", _level, "TensorFlow's name for the level"),
     Variable(f"{PREFIX}IGNORE_PERFORMANCE", "ignore_performance", flag, "convert even on hardware where 16 bit is slow"),
     Variable(f"{PREFIX}SIMULATE_GPU", "simulate_gpu", flag, "choose dtype as if a GPU of compute capability 8.0 were there"),

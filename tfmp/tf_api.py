@@ -7,7 +7,7 @@ Importing this module imports TensorFlow; nothing that runs before TensorFlow do
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,11 +16,13 @@ from google.protobuf.message import Message
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, op_def_pb2, tensor_pb2
 from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
+from tensorflow.python.eager.polymorphic_function import function_type_utils as _function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
+from tensorflow.python.ops import script_ops as _script_ops
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
 
 from tfmp.dtypes import DT_FLOAT
@@ -38,9 +40,11 @@ AtomicFunction: TypeAlias = _atomic_function.AtomicFunction
 OpError: TypeAlias = tf.errors.OpError
 
 __all__ = [
+    "callback_token", "copy_of_variable", "flat_arguments",
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function", "input_shapes", "kernels_of",
-    "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
+    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function", "imported_nodes",
+    "input_shapes", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs", "read_tensor",
+    "register_xla_kernels", "rounded", "variable_names",
 ]  # fmt: skip
 
 
@@ -75,6 +79,13 @@ def function_definition(name: str) -> FunctionDef:
     return _context.context().get_function_def(name)
 
 
+def imported(graph_def: GraphDef) -> tf.Graph:
+    """Returns a graph with the nodes of `graph_def`, whose tensors have the shapes that TensorFlow infers; raises `ValueError` if it cannot be imported."""
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+    return graph
+
+
 def add_function(definition: FunctionDef) -> None:
     """Registers `definition` with the eager context under its own name."""
     _context.context().add_function_def(definition)
@@ -101,6 +112,31 @@ def variable_names(graph: Any, more: Sequence[Any] = ()) -> dict[int, str]:
     names = {id(v.handle): v.name.partition(":")[0] for one in (graph, *more) for v in (ref() for ref in one._weak_variables) if hasattr(v, "handle")}
     numbers = {id(tensor): number for number, tensor in enumerate(graph.inputs)}
     return {numbers[id(inner)]: names[id(outer)] for outer, inner in graph.captures if id(outer) in names and id(inner) in numbers}
+
+
+def callback_token(callback: Callable[..., Sequence[Any]]) -> str:
+    """Returns the value of a PyFunc node's attribute `token` that makes the node call `callback` with NumPy arrays; it returns one array for each output.
+
+    TensorFlow keeps no reference to `callback`: the caller must, as long as the node may run.
+    """
+    return _script_ops._py_funcs.insert(callback)
+
+
+def flat_arguments(function: ConcreteFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Returns the tensors that calling `function` with `args` and `kwargs` hands to its definition, captured ones last; raises TypeError if they do not fit."""
+    bound = _function_type_utils.canonicalize_function_inputs(args, kwargs, function.function_type)
+    return [*function.function_type.unpack_inputs(bound), *function.captured_inputs]
+
+
+def copy_of_variable(handle: Any) -> Any:
+    """Returns a new variable, on the same device and with the same value, if the resource tensor `handle` is that of an initialised variable; else None."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1 or not tf.raw_ops.VarIsInitializedOp(resource=handle):
+        return None
+    dtype = tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
+    with tf.device(handle.device):
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        return tf.Variable(value, trainable=False, shape=tf.TensorShape(data.shape_and_type[0].shape))
 
 
 def as_type(tensor: Any, dtype_number: int) -> Any:
@@ -165,7 +201,7 @@ def python_graphs(functions: Iterable[AtomicFunction]) -> dict[str, Any]:
     return graphs
 
 
-def imported(graph: GraphDef) -> Any:
+def imported_nodes(graph: GraphDef) -> Any:
     """Returns a Python graph with the nodes of `graph`, or None if TensorFlow's importer refuses it.
 
     The library is left out, since the importer would look into what is called, for ever if a function calls itself: shapes of results of calls are unknown.

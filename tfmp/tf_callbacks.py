@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -32,3 +33,21 @@ def concrete_function_callbacks() -> list[Callable[[Any], None]]:
 def has_run() -> bool:
     """Returns whether TensorFlow has run anything in this process, eager ops included: only then are its devices initialised."""
     return bool(_context.context()._initialized)
+
+
+@dataclasses.dataclass
+class PrivateTrace:
+    """A function that tfmp traces for itself, which is to stay as it is: whoever is on the list of callbacks leaves in `settings` what it would have been
+    converted by (None if mixed precision is off).
+    """
+
+    settings: Any = None
+
+    def mark(self) -> None:
+        """Marks the graph that is being traced; to be called by the function that is traced."""
+        tf.compat.v1.get_default_graph()._tfmp_private_trace = self
+
+
+def private_trace(function: Any) -> PrivateTrace | None:
+    """Returns the mark of a newly traced `ConcreteFunction`, or None."""
+    return getattr(function.graph, "_tfmp_private_trace", None)

@@ -9,6 +9,7 @@ import pytest
 from tfmp.hooks import hardware
 from tfmp.hooks.hardware import Hardware, decide
 from tfmp.settings import Settings
+from tfmp.slow_kernels import BEFORE_8_0, NO_AVX512, NO_CUDNN_8, NO_FLOAT16
 
 VOLTA = Hardware(gpus=((7, 0),), rocm=False, cpu_bfloat16=False)
 PASCAL = Hardware(gpus=((6, 1),), rocm=False, cpu_bfloat16=True)
@@ -70,3 +71,30 @@ def test_detection_leaves_devices_to_be_configured() -> None:
 
     found = hardware.detect()
     assert len(found.gpus) == len(tf.config.list_physical_devices("GPU"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cudnn", "flags", "expected"),
+    [
+        ((), "", "", ()),
+        ((), "", "fp asimd bf16", ()),  # Arm: not known to be slow
+        ((), "", "sse2 avx2", (NO_FLOAT16, NO_AVX512)),
+        ((), "9", "sse2 avx512f avx512bw avx512_bf16", (NO_FLOAT16,)),
+        ((), "9", "sse2 avx512f avx512bw avx512_fp16", ()),
+        ((), "9", "sse2 avx512f avx512bw amx_fp16", ()),
+        (((7, 0), (9, 0)), "7.6", "", (NO_CUDNN_8, BEFORE_8_0)),
+        (((8, 0),), "8.9", "", ()),
+        (((0, 0),), "", "", ()),  # an AMD GPU does not say
+    ],
+)
+def test_what_hardware_lacks(gpus: tuple[tuple[int, int], ...], cudnn: str, flags: str, expected: tuple[str, ...]) -> None:
+    assert hardware.weaknesses(gpus, cudnn, flags.split()) == expected
+
+
+def test_slow_kernels_follow_from_the_machine_unless_performance_is_ignored() -> None:
+    machine = Hardware((), False, True, (NO_FLOAT16,))
+    slow = decide(Settings(dtype="float16"), machine).settings.slow_ops
+    assert "Conv2DBackpropInput" in slow and "MatMul" not in slow and "Conv2D" not in slow
+    assert "ignore_performance=True" in slow["Einsum"] and "without float16 instructions" in slow["Einsum"]
+    assert decide(Settings(dtype="bfloat16"), machine).settings.slow_ops == {}
+    assert decide(Settings(dtype="float16", ignore_performance=True), machine).settings.slow_ops == {}

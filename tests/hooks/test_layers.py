@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 import tfmp
+from tfmp import layer_marks
 from tfmp.hooks import layers
 
 FAMILIES = {"keras": keras, "tf_keras": tf_keras}
@@ -86,7 +87,7 @@ def test_under_fit_too() -> None:
 
 
 def test_layers_are_hooked_only_while_a_rule_names_one_and_put_back(family: Any) -> None:
-    owner = layers._owner(family.__name__)
+    owner = layer_marks.owner(family.__name__)
     before = owner.__call__
     with tfmp.mixed_precision(**ON, keep_float32="op:Softmax"):
         assert owner.__call__ is before

@@ -12,7 +12,7 @@ from absl import logging
 import tfmp
 from tfmp.errors import MixedPrecisionWarning
 from tfmp.hooks import notices
-from tfmp.reports import account
+from tfmp.reports.ledger import Ledger
 
 ON = {"dtype": "float16", "ignore_performance": True}
 X = tf.ones([4, 4])
@@ -21,8 +21,9 @@ X = tf.ones([4, 4])
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_state", notices._State())
-    monkeypatch.setattr(account, "LEDGER", account.Ledger())
-    monkeypatch.setattr("tfmp.hooks.conversion.LEDGER", account.LEDGER)
+    fresh = Ledger()
+    for module in ("reports.account", "hooks.conversion", "hooks.notices"):
+        monkeypatch.setattr(f"tfmp.{module}.LEDGER", fresh)
 
 
 def product() -> tf.types.experimental.PolymorphicFunction:

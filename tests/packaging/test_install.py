@@ -70,8 +70,9 @@ def digest(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
 
-def test_a_wheel_holds_every_module_and_nothing_else(environment: Environment, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    modules = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
+def test_a_wheel_holds_every_module_and_its_data_and_nothing_else(environment: Environment, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    wanted = (path for path in PACKAGE.rglob("*.*") if path.suffix in (".py", ".json", ".html", ".css", ".js"))
+    modules = {path.relative_to(ROOT).as_posix() for path in wanted}
     files = {name for name in names(build(environment, source, "build_wheel", tmp_path)) if ".dist-info/" not in name}
     assert files == modules | {"tfmp.pth"}
 
@@ -116,7 +117,7 @@ def test_the_metadata_says_what_is_needed(environment: Environment, source: path
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
     assert set(metadata.get_all("Provides-Extra", [])) == {"cpu", "tensorflow", "test"}
     always = {row for row in metadata.get_all("Requires-Dist", []) if "extra ==" not in row}
-    assert always == {"absl-py", "numpy", "scipy", "wrapt"}  # and not TensorFlow: people keep the build they have
+    assert always == {"absl-py", "numpy", "rich", "scipy", "wrapt"}  # and not TensorFlow: people keep the build they have
     assert "Apache-2.0" in (metadata["License-Expression"] or metadata["License"])
     assert metadata.get_payload() != ""
 

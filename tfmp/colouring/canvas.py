@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tfmp.program.ranges import Ranges
 from tfmp.colouring.typegraph import TypeGraph
@@ -14,6 +14,7 @@ from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
+from tfmp.measured.rules import Measured
 from tfmp.oplists import ALLOW, CLEAR, OpLists
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
@@ -34,6 +35,8 @@ class Rules:
       follow_handles: follow list handles that are elements of other lists, and optionals (TensorFlow's pass does neither).
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
       wishes: what the user's rules cover.
+      slow: op type to the reason why its 16-bit kernel is slow on `device`.
+      measured: the nodes that measured ranges keep in float32 or free.
     """
 
     format: FloatFormat
@@ -43,6 +46,8 @@ class Rules:
     follow_handles: bool = True
     fetches: frozenset[str] = frozenset()
     wishes: Wishes = Wishes()
+    slow: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measured: Measured = Measured()
 
 
 @dataclasses.dataclass(frozen=True)

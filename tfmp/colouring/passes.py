@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, cut, dangers, guards, spread, user_rules
+from tfmp.colouring import clusters, cut, dangers, guards, measured, slow, spread, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -56,6 +56,7 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("leave calls", guards.leave_calls),
     _plain("leave reference readers", guards.leave_reference_readers),
     _plain("keep ops without kernel", guards.keep_ops_without_kernel),
+    _plain("keep slow kernels", slow.keep_slow_kernels),
     _plain("keep constant readers", guards.keep_constant_readers),
     _plain("keep integer readers", guards.keep_integer_readers),
     _plain("keep integer sources", guards.keep_integer_sources),
@@ -75,6 +76,11 @@ def with_user_rules(table: tuple[Pass, ...]) -> tuple[Pass, ...]:
     seed = [step.name for step in table].index("seed allow")
     keep, force = _plain("keep user rules", user_rules.keep_user_rules), _plain("force user rules", user_rules.force_user_rules)
     return (keep, *table[:seed], force, *table[seed:])
+
+
+def with_ranges(table: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """Returns `table` with the two passes that go by measured ranges, first of all: a user's rule still comes before them."""
+    return (_plain("keep what is out of range", measured.keep_out_of_range), _plain("free what is in range", measured.free_in_range), *table)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,8 @@ from tfmp.user_rules import FLOAT32_MARK, LAYER_MARK, REGION, UserRule
 if TYPE_CHECKING:
     from tfmp.colouring.canvas import Canvas
 
-OVERRIDABLE = frozenset({"constant out of range", "integer from a cast", "integer for a cast", "weight update", "sum over a loop"})
-"""Guards that protect numbers, which a user may know better. The others protect what would not run, or run on older values."""
+OVERRIDABLE = frozenset({"constant out of range", "integer from a cast", "integer for a cast", "weight update", "sum over a loop", "slow kernel"})
+"""Guards that protect numbers or time, which a user may know better. The others protect what would not run, or run on older values."""
 
 NEVER_FORCED = frozenset({"Const", "Placeholder", *CALLING_OPS})
 """Ops that have no arithmetic of their own to force (constants are stored in what their readers want; functions are forced node by node)."""

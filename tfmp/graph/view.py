@@ -87,6 +87,11 @@ class Body:
                 found[source][output].append((node, port))
         return found
 
+    def waits_for(self, node: int) -> list[int]:
+        """Returns the nodes that `node` waits for without reading them: its control inputs."""
+        proto = self.protos[node]
+        return [self.by_name[text[1:]] for text in proto.input if text[0] == "^"] if proto is not None and node in self.controlled else []
+
     def origin(self, edge: Edge) -> Edge:
         """Returns the tensor that `edge` is a copy of, past any number of Identity nodes; in a malformed graph, where they form a cycle, one of them."""
         passed: set[int] = set()

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
 
 from tfmp import engine, tf_api
 from tfmp.conversion import Conversion
+from tfmp.graph.flat import Shape
 from tfmp.hooks import dumps, hardware, notices
-from tfmp.reports.account import LEDGER, Record, make_record
-from tfmp.reports.flops import FORMULAS, Shape
+from tfmp.reports.account import Record, make_record
+from tfmp.reports.describe import describe
+from tfmp.reports.flops import FORMULAS
+from tfmp.reports.ledger import LEDGER
+from tfmp.reports.records import Details
+from tfmp.reports.shapes import graphs_of
 from tfmp.settings import Settings
 
 _numbers = itertools.count()
 
 
-def convert_for_running(
-    functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings
-) -> list[tf_api.AtomicFunction] | None:
+def convert_for_running(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings) -> list[tf_api.AtomicFunction] | None:
     """Converts a program, registers it, and returns what to call instead of each of `functions`; None if nothing in it was converted.
 
     Leaves a record in the account, a log line, and where it is due a warning.
@@ -44,16 +48,35 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
         notices.hardware_caution(decision.caution)
     if decision.settings is None:
         return None
-    names, graphs = [function.name for function in functions], tf_api.python_graphs(functions).get
-    variables = _variables(functions) if decision.settings.has_rules_of("variable") else None
-    if len(names) == 1:
-        conversion = engine.convert_named(names[0], tf_api.function_definition, decision.settings, variables, graphs)
-    else:
-        conversion = engine.convert_pair(names[0], names[1], links, tf_api.function_definition, decision.settings, variables, graphs)
-    _account(conversion, make_record(conversion, _Shapes(functions)))
+    conversion = _run(functions, links, decision.settings)
+    _account(conversion, make_record(conversion, _Shapes(functions), _Details(functions, links, decision.settings)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)
     return register(conversion, functions) if conversion.changed else None
+
+
+def _run(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings) -> Conversion:
+    names, graphs = [function.name for function in functions], tf_api.python_graphs(functions).get
+    variables = _variables(functions) if settings.has_rules_of("variable") else None
+    if len(names) == 1:
+        return engine.convert_named(names[0], tf_api.function_definition, settings, variables, graphs)
+    return engine.convert_pair(names[0], names[1], links, tf_api.function_definition, settings, variables, graphs)
+
+
+class _Details:
+    """Works out what there is to say of a program by converting it once more, so that nothing has to be kept for a report that nobody may ask for.
+
+    Holds its functions weakly: a report keeps nothing alive.
+    """
+
+    def __init__(self, functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings) -> None:
+        self._functions, self._links, self._settings = [weakref.ref(function) for function in functions], tuple(links), settings
+
+    def __call__(self) -> Details | None:
+        functions = [function for reference in self._functions if (function := reference()) is not None]
+        if len(functions) < len(self._functions):
+            return None
+        return describe(_run(functions, self._links, self._settings), graphs_of(functions))
 
 
 def _account(conversion: Conversion, record: Record) -> None:
@@ -101,19 +124,7 @@ class _Shapes:
     """Shapes of nodes, from the Python graphs that the functions were traced into."""
 
     def __init__(self, functions: Sequence[tf_api.AtomicFunction]) -> None:
-        self._graphs = dict(self._all_graphs(functions))
-
-    def _all_graphs(self, functions: Sequence[tf_api.AtomicFunction]) -> Iterator[tuple[str, object]]:
-        seen, todo = set(), list(functions)
-        while todo:
-            atomic = todo.pop()
-            name = _name(atomic)
-            if name not in seen:
-                seen.add(name)
-                todo += getattr(atomic, "children", ())
-                graph = getattr(atomic, "_cached_graph", None)
-                if graph is not None:
-                    yield name, graph
+        self._graphs = graphs_of(functions)
 
     def __call__(self, function: str, node: str) -> tuple[list[Shape], Shape] | None:
         operation = _find(self._graphs.get(function), node)

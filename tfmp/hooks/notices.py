@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tfmp import tf_api
 from tfmp.errors import MixedPrecisionWarning
 from tfmp.oplists import ALLOW, ROWS
+from tfmp.reports.ledger import LEDGER
 
 if TYPE_CHECKING:
     from tfmp.conversion import Conversion
@@ -49,6 +50,7 @@ def warn_once(key: str, message: str) -> None:
         if key in _state.said:
             return
         _state.said.add(key)
+    LEDGER.warned(message)
     warnings.warn(f"tfmp: {message}", MixedPrecisionWarning, stacklevel=2)
 
 
@@ -114,7 +116,7 @@ def check_rules(conversion: Conversion) -> None:
             warn_once(f"rule {rule}", f"the rule {str(rule)!r} names an op that TensorFlow does not have.")
     with _state.lock:
         _state.unused_rules.update(conversion.unused_rules)
-        _state.used_rules.update({str(rule) for rule in rules}.difference(conversion.unused_rules))
+        _state.used_rules.update({*map(str, rules), conversion.settings.ranges.rule}.difference(conversion.unused_rules))
 
 
 def traced_in_float32(function: tf_api.ConcreteFunction) -> None:

@@ -19,9 +19,13 @@ def on_trace(function: ConcreteFunction) -> None:
     """Called by TensorFlow with every newly traced function: attaches to it if mixed precision is on. Raises only `SettingsError`, and what goes wrong
     under `TFMP_STRICT=1`.
     """
+    active = activation.current()
+    private = tf_callbacks.private_trace(function)
+    if private is not None:
+        private.settings = active.settings if active.graph_rewrite else None
+        return
     from tfmp.hooks import notices
 
-    active = activation.current()
     if not active.graph_rewrite:
         notices.traced_in_float32(function)
         return

@@ -1,17 +1,27 @@
-"""The account: one record for every program that was converted or could not be, kept for the life of the process."""
+"""The account: one record for every program that was converted or kept all its products in float32, kept for the life of the process."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
 
 from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
+from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
-from tfmp.reports.flops import FORMULAS, Shape, flops
+from tfmp.reports import as_json, text
+from tfmp.reports.describe import describe
+from tfmp.reports.flops import FORMULAS, flops
+from tfmp.reports.ledger import LEDGER
+from tfmp.reports.records import Details
+from tfmp.reports.shapes import Graphs
+from tfmp.reports.tables import NOTHING
 
 ShapeLookup = Callable[[str, str], tuple[list[Shape], Shape] | None]
 """(function name, node name) to the shapes of its data inputs and of its first output; None if they cannot be had."""
@@ -33,6 +43,7 @@ class Record:
       kept: decisions for allowlist ops that stay in float32.
       unused_overrides: op types moved between lists that the program does not contain.
       unused_rules: rules of the user that cover nothing in the program.
+      source: works out the details.
     """
 
     function: str
@@ -46,25 +57,37 @@ class Record:
     kept: tuple[Decision, ...] = ()
     unused_overrides: tuple[str, ...] = ()
     unused_rules: tuple[str, ...] = ()
+    source: Callable[[], Details | None] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def details(self) -> Details | None:
+        """Works out and returns everything that is known of the program: layers, reasons, casts, memory, advice; None if its function does not exist any
+        more. This takes as long as the conversion did.
+        """
+        return None if self.source is None else self.source()
 
     def __str__(self) -> str:
         """Returns one line."""
         return (
-            f"{self.function}: converted {self.converted} of {self.total} nodes to {self.dtype}, {self.flop_share:.1%} of matmul FLOPs, "
+            f"{self.function or 'main graph'}: converted {self.converted} of {self.total} nodes to {self.dtype}, {self.flop_share:.1%} of matmul FLOPs, "
             f"{self.casts} casts, in {self.seconds * 1000:.0f} ms"
         )
 
 
 class Report(Sequence[Record]):
-    """The records of a process, oldest first; prints as a table."""
+    """The records of a process, oldest first, and their printed forms: `print(report)`, `report.show()`, `report.save("report.json")`.
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        """Holds `records`."""
+    Layers, reasons, casts and advice (`details`) are worked out when they are first asked for, which takes as long as the conversions did, and can be had
+    as long as the functions exist. `repr` needs none of them.
+    """
+
+    def __init__(self, records: Iterable[Record], warnings: Iterable[str] = ()) -> None:
+        """Holds `records`, and the warnings that tfmp has given."""
         self._records = tuple(records)
+        self.warnings = tuple(warnings)
 
     def __getitem__(self, index: Any) -> Any:
         """Returns one record, or a Report of several for a slice."""
-        return Report(self._records[index]) if isinstance(index, slice) else self._records[index]
+        return Report(self._records[index], self.warnings) if isinstance(index, slice) else self._records[index]
 
     def __len__(self) -> int:
         """Returns the number of records."""
@@ -73,8 +96,58 @@ class Report(Sequence[Record]):
     def __repr__(self) -> str:
         """Returns the records, one a line, each followed by the allowlist ops that stayed in float32 and why."""
         if not self._records:
-            return "tfmp: nothing has been converted in this process."
+            return NOTHING
         return "\n".join(line for record in self._records for line in _lines(record))
+
+    @functools.cached_property
+    def details(self) -> tuple[Details | None, ...]:
+        """What is known of each program, None where its function does not exist any more."""
+        return tuple(record.details() for record in self._records)
+
+    def __str__(self) -> str:
+        """Returns the report as plain lines: for each program its figures, its layers with most FLOPs, advice; then what tfmp has warned of."""
+        return text.plain(self)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """Yields what rich draws: the same with tables and colours."""
+        return text.drawn(self, options.max_width)
+
+    def show(self, file: IO[str] | None = None, layers: int = text.LAYERS) -> None:
+        """Prints the report: tables and colours in a terminal where rich is installed (Keras 3 brings it along), else plain lines.
+
+        Args:
+          file: where to; standard output if None.
+          layers: how many layers of each program to list.
+        """
+        text.show(self, file, layers)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Returns everything as JSON; the file report.schema.json in tfmp/reports says what is in it, and its "version" grows with every change that
+        could break a reader.
+        """
+        return as_json.to_json(self, indent)
+
+    def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
+        """Writes the report to a file, in the form that its name ends with, and returns the path.
+
+        Args:
+          path: ends with .json, or .txt for plain lines.
+
+        Raises:
+          ValueError: it ends with something else; the message lists what there is.
+        """
+        target = pathlib.Path(path)
+        if target.suffix not in FORMS:
+            raise ValueError(f"a report cannot be saved as {str(path)!r}; the name must end with one of {', '.join(FORMS)}.")
+        target.write_text(FORMS[target.suffix](self), encoding="utf-8")
+        return target
+
+
+FORMS: dict[str, Callable[[Report], str]] = {
+    ".json": Report.to_json,
+    ".txt": lambda report: text.plain(report, layers=sys.maxsize) + "\n",
+}
+"""End of a file's name to what is written into it."""
 
 
 def _lines(record: Record) -> list[str]:
@@ -87,8 +160,8 @@ def _lines(record: Record) -> list[str]:
     return [str(record), *notes]
 
 
-def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
-    """Returns the record of `conversion`; FLOPs are counted from `shapes`."""
+def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[], Details | None] | None = None) -> Record:
+    """Returns the record of `conversion`; FLOPs are counted from `shapes`, and `source` works out the details when they are asked for."""
     return Record(
         conversion.root,
         conversion.format.name,
@@ -101,6 +174,7 @@ def make_record(conversion: Conversion, shapes: ShapeLookup) -> Record:
         tuple(kept_allow_ops(conversion)),
         tuple(conversion.unused_overrides()),
         conversion.unused_rules,
+        source,
     )
 
 
@@ -123,30 +197,23 @@ def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0
 
 
-class Ledger:
-    """Collects records from any thread."""
+def report_on(*conversions: Conversion, graphs: Graphs | None = None) -> Report:
+    """Returns a report on conversions that are at hand, whether or not anything runs them.
 
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._lock = threading.Lock()
-        self._records: list[Record] = []
-
-    def add(self, record: Record) -> None:
-        """Adds one record."""
-        with self._lock:
-            self._records.append(record)
-
-    def report(self) -> Report:
-        """Returns what has been collected so far."""
-        with self._lock:
-            return Report(self._records)
+    Args:
+      *conversions: results of `convert_function` or `convert_graph_def`.
+      graphs: the Python graphs that their functions were traced into, by name (`shapes.graphs_of`), as far as they are there.
+    """
+    return Report(_record_of(conversion, describe(conversion, graphs)) for conversion in conversions)
 
 
-LEDGER = Ledger()
+def _record_of(conversion: Conversion, details: Details) -> Record:
+    record = make_record(conversion, lambda function, node: None, lambda: details)
+    return dataclasses.replace(record, flop_share=details.flop_share)
 
 
 def report() -> Report:
     """Returns the account of this process: a sequence of `Record`, oldest first, that prints readably. Small functions without a matrix multiplication
     or convolution are not in it.
     """
-    return LEDGER.report()
+    return Report(LEDGER.records, LEDGER.warnings)

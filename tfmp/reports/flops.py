@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfmp import tf_api
+from tfmp.graph.flat import Shape
 
 UNKNOWN = 32
 """Stands for a dimension that is not known before the program runs, which mostly is the batch; shares of one program's FLOPs hardly depend on it."""
 
-Shape = Sequence[int | None] | None
 Formula = Callable[[tf_api.NodeDef, list[list[int]], list[int]], float]
 """Node, input shapes and output shape to FLOPs."""
 

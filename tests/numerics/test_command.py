@@ -1,0 +1,90 @@
+"""`tfmp compare` on a SavedModel: the table, the exit codes, and what is said of models and data that do not fit."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfmp import cli, numerics
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A SavedModel with two inputs whose product overflows where they are large."""
+    path = tmp_path_factory.mktemp("model")
+    module = tf.Module()
+    module.weight = tf.Variable(np.full((4, 4), 10.0, "float32"))
+    spec = tf.TensorSpec([None, 4], tf.float32)
+
+    @tf.function(input_signature=[spec, spec])
+    def product(a: Any, b: Any) -> Any:
+        return {"out": tf.nn.relu(tf.matmul(a, module.weight, name="first")) + tf.matmul(b, module.weight, name="second")}
+
+    @tf.function(input_signature=[spec])
+    def single(a: Any) -> Any:
+        return {"out": tf.matmul(a, module.weight, name="first")}
+
+    tf.saved_model.save(module, str(path), {"serving_default": product, "single": single})
+    return path
+
+
+def data(folder: pathlib.Path, **arrays: Any) -> str:
+    np.savez(folder / "data.npz", **arrays)
+    return str(folder / "data.npz")
+
+
+ONES, LARGE = np.ones((2, 4), "float32"), np.full((2, 4), 6000.0, "float32")
+
+
+def test_a_model_that_fits(saved: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(saved), "--data", data(tmp_path, a=ONES, b=ONES)]) == 0
+    printed = capsys.readouterr().out
+    assert "0 broke, 0 diverged" in printed and "first" in printed and "second" in printed
+
+
+def test_what_broke_is_on_top(saved: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = data(tmp_path, a=ONES, b=LARGE)
+    assert cli.main(["compare", str(saved), "--data", file, "--rows", "1"]) == cli.BROKEN
+    printed = capsys.readouterr().out
+    assert "BROKE" in printed and "second" in printed and "first" not in printed
+    assert cli.main(["compare", str(saved), "--data", file, "--dtype", "bfloat16"]) == 0
+    loaded = tf.saved_model.load(str(saved))
+    ranges = numerics.calibrate(loaded.signatures["serving_default"], [{"a": ONES, "b": LARGE}])
+    numerics.save(ranges, tmp_path / "ranges.json")
+    assert cli.main(["compare", str(saved), "--data", file, "--ranges", str(tmp_path / "ranges.json")]) == 0
+
+
+def test_one_array_is_enough_for_one_input(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    np.save(tmp_path / "a.npy", ONES.astype("float64"))
+    assert cli.main(["compare", str(saved), "--data", str(tmp_path / "a.npy"), "--signature", "single"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--signature", "other"], "'{model}' has no signature 'other'; it has 'serving_default', 'single'."),
+        (["--signature", "single"], "'{data}' holds 'a', 'c'; the signature takes 'a' (float32, (None, 4))."),
+        ([], "'{data}' holds 'a', 'c'; the signature takes 'a' (float32, (None, 4)), 'b' (float32, (None, 4))."),
+        (["--dtype", "float8"], "dtype is 'float8'; valid values are 'auto', 'float16', 'bfloat16'."),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    saved: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    file = data(tmp_path, a=ONES, **({"b": ONES} if "--dtype" in arguments else {"c": ONES}))
+    assert cli.main(["compare", str(saved), "--data", file, *arguments]) == cli.WRONG_USAGE
+    assert capsys.readouterr().err == f"tfmp compare: {message.format(model=saved, data=file)}\n"
+
+
+def test_shapes_and_files_that_do_not_fit_are_named(saved: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(saved), "--data", data(tmp_path, a=ONES[0], b=ONES)]) == cli.WRONG_USAGE
+    assert "'a' in" in (error := capsys.readouterr().err) and "has the shape (4,); the signature takes (None, 4)." in error
+    (tmp_path / "text.npz").write_text("no arrays")
+    assert cli.main(["compare", str(saved), "--data", str(tmp_path / "text.npz")]) == cli.WRONG_USAGE
+    assert "is no .npz or .npy file that can be read" in capsys.readouterr().err
+    assert cli.main(["compare", str(tmp_path), "--data", str(tmp_path / "text.npz")]) == cli.WRONG_USAGE
+    assert "is no SavedModel that can be loaded" in capsys.readouterr().err

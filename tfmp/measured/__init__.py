@@ -1,0 +1,1 @@
+"""What was measured of the magnitudes in a program, as records without NumPy or TensorFlow: how they add up, are kept in files, and which rules follow."""
