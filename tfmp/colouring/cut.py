@@ -187,7 +187,7 @@ class _Network:
     def _add_tensors(self) -> None:
         canvas, body = self._canvas, self._canvas.graph.body
         first, layouts, place_of, dtype = canvas.graph.first, body.layouts, self._place, canvas.graph.dtype
-        makers: dict[Edge, int] = {}
+        maker_of, makers = self._makers(), dict[Edge, int]()
         readers: dict[Edge, set[int]] = {}
         later: dict[Edge, set[int]] = {}
         for node, edges in enumerate(body.inputs):  # the busiest loop of the cut
@@ -195,11 +195,11 @@ class _Network:
             for edge, slot in zip(edges, slots, strict=True):
                 source, port = edge
                 made = first[source] + layouts[source].outputs[port]
-                maker, reader = place_of[made], place_of[start + slot]
+                maker, reader = maker_of[made], place_of[start + slot]
                 if (maker == reader and maker <= FLOAT) or dtype[made] != DT_FLOAT or not canvas.weight(node):
                     continue
                 if edge not in makers:
-                    makers[edge] = self._maker(edge, maker)
+                    makers[edge] = maker
                     readers[edge], later[edge] = set(), set()
                 readers[edge].add(reader)
                 if self._backward[made] < self._backward[start + slot]:
@@ -212,10 +212,14 @@ class _Network:
                 if op not in READS:
                     self._add_saved(edge, later[edge])
 
-    def _maker(self, edge: Edge, place: int) -> int:
-        """Returns where a tensor comes from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
-        body, node = self._canvas.graph.body, edge[0]
-        return SIXTEEN if body.ops[node] == "Cast" and body.types[node][0] == self._canvas.rules.format.number else place
+    def _makers(self) -> list[int]:
+        """Returns vertex to where its tensors come from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
+        graph, target = self._canvas.graph, self._canvas.rules.format.number
+        places = list(self._place)
+        for node, op in enumerate(graph.body.ops):
+            if op == "Cast" and graph.body.types[node][0] == target:
+                places[graph.first[node] + graph.body.layouts[node].outputs[0]] = SIXTEEN
+        return places
 
     def _imply(self, edge: Edge, maker: int, node: int, reader: int) -> None:
         """What decides by the last bit is 16 bit only if what it reads is; what a Cast makes of numbers that would be rounded, only if its readers are."""

@@ -54,7 +54,7 @@ def settings_for(traced: Traced, changes: Mapping[str, Any]) -> Settings:
 def convert(traced: Traced, changes: Mapping[str, Any]) -> Pair:
     """Returns both programs of `traced`; raises what `tfmp.convert_function` does."""
     settings = settings_for(traced, changes)
-    conversion = engine.convert_named(traced.name, tf_api.function_definition, settings)
+    conversion = engine.convert_named(traced.name, tf_api.function_definition, settings, graphs=tf_api.python_graphs([traced.atomic]).get)
     number = next(_numbers)
     linked = conversion.functions(lambda name, version: f"{name}_mixed_{number}" + (f"_{version}" if version else ""))
     protos = {one.name: one.proto for one in linked}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT, SIXTEEN_BIT
 from tfmp.graph.view import Body, Edge
 from tfmp.program.unfold import Instance
 from tfmp.program.union import Union
@@ -24,6 +25,12 @@ whatever has a batch dimension weighs more than what has none.
 
 UNKNOWN_ELEMENTS = 1024
 """Stands for the elements of a tensor of unknown rank where its neighbours do not tell more."""
+
+
+DISTANCE = 64
+"""How many ops back such a neighbour is looked for. Our own choice, so that a chain of thousands costs no more than it must."""
+
+FLOATS = frozenset({DT_FLOAT, *(format.number for format in SIXTEEN_BIT.values())})
 
 
 def unknown(function: str) -> None:
@@ -63,13 +70,16 @@ class Sizes:
         return found
 
     def _count(self, edge: Edge) -> int:
-        shape = self.shape(edge)
-        if shape is not None:
-            return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
-        dtype = self._dtype(edge)
-        inputs = [self.shape(source) for source in self._union.body.inputs[edge[0]] if self._dtype(source) == dtype]
-        known = [math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape) for shape in inputs if shape is not None]
-        return max(known, default=UNKNOWN_ELEMENTS) or 1  # as large as the largest tensor of its type that it is made of
+        """Of a tensor of unknown rank: as many as the first float tensor of known rank that it is made of."""
+        for _ in range(DISTANCE):
+            shape = self.shape(edge)
+            if shape is not None:
+                return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
+            sources = [source for source in self._union.body.inputs[edge[0]] if self._dtype(source) in FLOATS]
+            if not sources:
+                break
+            edge = sources[0]
+        return UNKNOWN_ELEMENTS
 
     def _dtype(self, edge: Edge) -> int:
         body, (node, port) = self._union.body, edge
