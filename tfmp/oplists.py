@@ -273,6 +273,7 @@ DEFAULT_CHANGES: tuple[Change, ...] = (
     Change("Sum", DENY, "a sum in bfloat16 stops growing at 256 equal terms (8 significant bits); sums are kept in float32"),
     Change("OptionalFromValue", CLEAR, "hands its value on inside a handle, as list ops do; branches save tensors for their gradients so"),
     Change("OptionalGetValue", CLEAR, "takes the value out again"),
+    Change("Prod", DENY, "a product of many factors leaves the range of 16 bit, and its rounding errors add up"),
     Change("Mean", DENY, "a mean is a sum; in bfloat16 the mean of more than 256 ones is below one"),
 )
 """Where the default level departs from TensorFlow's lists, for both 16-bit types ("Mixed Precision Training", section 3.3: reductions in float32)."""

@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring import dangers
 from tfmp.colouring.canvas import Canvas
-from tfmp.colouring.guards import LARGEST_INTEGER, READS
+from tfmp.colouring.guards import DECIDING, LARGEST_INTEGER, READS
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.spread import reads_reference_variable
 from tfmp.colouring.typegraph import reach
@@ -31,14 +31,6 @@ SHARING = frozenset({
 })  # fmt: skip
 """Ops that hand on their input's buffer, or look at its shape only: they move no bytes."""
 
-DECIDING = frozenset({
-    "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "NotEqual", "OneHot", "Round",
-    "Sign", "TopK", "TopKV2", "Where",
-})  # fmt: skip
-"""Ops whose result jumps with the last bit of what they read: they take 16-bit numbers as they come, but nothing is rounded for their sake. So does a Cast, and what a Cast
-makes of numbers that 16 bit would round is 16 bit only if all its readers are.
-"""
-
 WIDE, NARROW = 4, 2
 """Bytes of a float32 and of a 16-bit number."""
 
@@ -48,9 +40,9 @@ SAVED = 2.0
 BACKWARD_SCOPES = ("gradient_tape/", "gradients/")
 """Name scopes in which a tape and `tf.gradients` compute gradients (`backprop.py`, `gradients_util.py`). A guess at what is saved for later, for costs only."""
 
-PER_CAST = 64
-"""Bytes that a cast costs beyond those that it moves: of two choices that move as many, the one with fewer casts is better. Our own choice; a kernel launch costs
-more on every device, but compilers fuse most casts into what reads or makes their tensors.
+PER_CAST = 4096
+"""Bytes that a cast costs beyond those that it moves, so that small tensors are not cast to and fro. Our own choice; a kernel launch costs more on every
+device, but compilers fuse most casts into what reads or makes their tensors.
 """
 
 LARGEST_TOTAL = 2**30
@@ -63,6 +55,8 @@ SIXTEEN, FLOAT = 0, 1
 def cut_casts(canvas: Canvas, lists: Clusters) -> None:
     """Paints allow: the free vertices on the 16-bit side of the minimum cut. Free are clear ops, tensor lists, existing casts, and infer ops that 16-bit values
     reach."""
+    if not any(canvas.allow):
+        return  # nothing asks for 16 bit
     together = [*lists, *([vertex, *merges] for vertex, merges in loop_edges(canvas))]
     free = _free(canvas, lists, together)
     network = _Network(canvas, free, together)
@@ -233,7 +227,8 @@ class _Network:
 
     def _add_tensor(self, edge: Edge, maker: int, places: set[int]) -> None:
         """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""
-        cost = (self._canvas.sizes.elements(edge) * (WIDE + NARROW) + PER_CAST) * self._canvas.weight(edge[0])
+        is_read = self._canvas.graph.body.ops[edge[0]] in READS  # whose cast will leave the loops it is in (`rewriting.hoist`)
+        cost = (self._canvas.sizes.elements(edge) * (WIDE + NARROW) + PER_CAST) * (1 if is_read else self._canvas.weight(edge[0]))
         movable = sorted(place for place in places if place > FLOAT)
         if SIXTEEN in places:
             self._connect(SIXTEEN, maker, cost)

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Iterable
 
 from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.guards import ROOTS
 from tfmp.colouring.spread import SPREADING
 from tfmp.colouring.typegraph import reach
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
@@ -47,7 +48,9 @@ def spread_danger(canvas: Canvas) -> None:
 
     for vertex, reason in list(canvas.reasons.items()):
         if reason.rule in SPREADING and canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
-            mark(vertex, vertex, Danger.NONE if _fits(canvas, canvas.ranges.of((canvas.graph.node_of[vertex], 0))) else Danger.RANGE)
+            node = graph.node_of[vertex]
+            is_small_enough = graph.body.ops[node] in ROOTS and _fits(canvas, canvas.ranges.of((node, 0)))  # the root of an epsilon, not the epsilon
+            mark(vertex, vertex, Danger.NONE if is_small_enough else Danger.RANGE)
     for vertex in canvas.on_lists({DENY}):
         canvas.paint_deny(vertex, "denylist")
         mark(vertex, vertex, _source_danger(canvas, vertex))

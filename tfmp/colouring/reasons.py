@@ -33,6 +33,8 @@ WORDS = {
     "constant out of range": "works with a constant that the 16-bit type cannot hold",
     "integer from a cast": "works with integers that 16 bit would round",
     "integer for a cast": "hands integers that 16 bit would round to a cast",
+    "decides by a constant": "compares with a number that 16 bit would round",
+    "only decides": "only decides or counts something, which rounding might change",
     "weight update": "lies between a variable's read and its write",
     "call": "hands values to a function whose arguments and results stay float32",
     "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",

@@ -32,6 +32,8 @@ SCALARS = frozenset({"Const", "Sub"})
 
 COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
+RANDOM = frozenset({"RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"})
+"""Ops behind which neutral arithmetic is found; elsewhere it is rare, and not looked for."""
 
 
 def rearranged(body: Body, sizes: Sizes) -> Body:
@@ -41,7 +43,7 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
       body: not changed.
       sizes: the shapes of its tensors.
     """
-    if not (COPIES | REDUCTIONS).intersection(body.ops):
+    if not (COPIES | REDUCTIONS | RANDOM).intersection(body.ops):
         return body
     work = _Work(body, sizes)
     for node in body.proto_nodes:
