@@ -16,6 +16,8 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.graph.kernels import XLA_DEVICES
+from tfmp.measured.naming import aliases
+from tfmp.measured.rules import Measured
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
 from tfmp.program.trips import runs
 from tfmp.program.unfold import Instance, unfold
@@ -24,6 +26,10 @@ from tfmp.rewriting.apply import apply
 from tfmp.rewriting.hoist import hoist_reads
 from tfmp.rewriting.plan import make_plan
 from tfmp.settings import Settings, make_settings
+
+FEW_MEASURED = 0.2
+"""Share of the measured nodes below which ranges are taken for those of another program, which a report names. Our own choice: a forward pass has a third
+of the nodes of a training step."""
 
 
 def convert(program: Program, settings: Settings, fetches: Iterable[str] = ()) -> Conversion:
@@ -96,11 +102,17 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str]) -> C
     counts = tuple(runs(program, instances))
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
-    if settings.ranges.path and not any(settings.ranges.nodes.intersection(body.names) for body in program.bodies.values()):
+    if settings.ranges.path and _share_measured(measured, program) < FEW_MEASURED:
         unused.append(settings.ranges.rule)
     return Conversion(
         program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), tuple(unused)
     )
+
+
+def _share_measured(measured: Measured, program: Program) -> float:
+    """The share of what was measured that a program has."""
+    names = {name for body in program.bodies.values() for name in body.names}
+    return measured.fitting(names, {alias for body in program.bodies.values() for alias in aliases(body.names)})[1]
 
 
 def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
