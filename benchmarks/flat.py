@@ -121,7 +121,7 @@ def _as_plain_call(node: Any) -> None:
 
 
 def joined(parts: Sequence[Flat], links: Sequence[tuple[int, int]]) -> Flat:
-    """Returns a forward and a backward graph as one, in which (result of the first, argument of the second) are linked and no longer fetched; a single graph as it is."""
+    """Returns a forward and a backward graph as one: each (result of the first, argument of the second) is linked and no longer fetched; one graph as it is."""
     if len(parts) == 1:
         return parts[0]
     handed = {f"argument_{argument}": f"result_{result}" for result, argument in links}

@@ -145,10 +145,12 @@ def lines(found: Flips, measured: int) -> list[str]:
     """Returns the printed lines; `measured` is the variant's traffic."""
     mib = 2**20
     result = [
-        f"flips: {found.regions} regions; best gain {found.best[0] / mib:.3f} MiB {', '.join(found.best[1])}; "
+        f"flips: {found.regions} regions; best gain {found.best[0] / 1024:.2f} KiB {', '.join(found.best[1])}; "
         f"all together {found.together / mib:.3f} MiB of {found.traffic / mib:.1f} ({measured / mib:.1f} measured): "
         + ("no flip lowers traffic" if found.pays else "NOT the cheapest colouring"),
     ]
     return result + [
-        f"  guard {rule!r} costs {cost / mib:.3f} MiB ({cost / found.traffic:.4f})" for rule, cost in sorted(found.guards.items(), key=lambda i: -i[1]) if cost
+        f"  guard {rule!r} costs {cost / mib:.3f} MiB ({cost / found.traffic:.4f})"
+        for rule, cost in sorted(found.guards.items(), key=lambda i: -i[1])
+        if cost > TOLERANCE * found.traffic
     ]

@@ -1,11 +1,11 @@
 """How long the rewrite takes, against tracing and against TensorFlow's own C++ pass, on training steps of growing size.
 
-    python benchmarks/rewrite.py [--nodes 300 3000 15000 60000] [--repeats 3]
+    python benchmarks/rewrite.py [--nodes 300 3000 15000 60000] [--steps lean keras nested] [--repeats 3]
 
-The step is a stack of dense layers with layer normalisation, its gradients and an SGD update, traced by `tf.function`. "rewrite" is everything that tfmp does
-to make it run: reading the definitions, colouring, editing, verifying, registering and accounting. Two more rows have 200 functions
-that call each other ten deep, and loops nested five deep, with their gradients. The C++ pass gets the same graph through grappler's own entry point,
-which needs the CUDA build of TensorFlow; elsewhere its column is empty.
+The steps are stacks of dense layers with layer normalisation and their gradients: lean ones in plain TensorFlow with an SGD update, which trace as fast as
+anything does, and those that Keras' `fit` traces for a model with Adam. "rewrite" is everything that tfmp does to make a step run: reading the definitions,
+colouring, editing, verifying, registering and accounting. Two more rows have 200 functions that call each other ten deep, and loops nested five deep, with
+their gradients. The C++ pass gets the same graph through grappler's own entry point, which needs the CUDA build of TensorFlow; elsewhere its column is empty.
 Times are CPU times of this process, which other work on the machine disturbs least.
 """
 
@@ -24,6 +24,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE_GPU", "1")
 os.environ.setdefault("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_IGNORE_PERFORMANCE", "1")
 
+import keras
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
@@ -57,6 +58,17 @@ def training_step(layers: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor
         return loss
 
     return step, [tf.ones([BATCH, WIDTH])]
+
+
+def keras_step(layers: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
+    """Returns the untraced step that `fit` traces for a Keras model with `layers` layers, and its arguments."""
+    blocks = [block for _ in range(layers) for block in (keras.layers.Dense(WIDTH, activation="relu"), keras.layers.LayerNormalization())]
+    model = keras.Sequential([keras.Input((WIDTH,)), *blocks])
+    model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False)
+    step.keeps = model  # functions hold variables weakly
+    return step, [tf.ones([BATCH, WIDTH]), tf.ones([BATCH, WIDTH])]
 
 
 def nested_functions(chains: int, depth: int) -> tuple[Callable[..., tf.Tensor], list[tf.Tensor]]:
@@ -169,17 +181,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[300, 3000, 15000, 60000])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", nargs="+", choices=("lean", "keras", "nested"), default=["lean", "keras", "nested"])
     options = parser.parse_args()
-    step, arguments = training_step(4)
-    probe = step.get_concrete_function(*arguments)
-    rewrite(probe)  # reads the kernel registry, once a process
-    per_layer = len(probe.graph.get_operations()) / 4
     print(f"{'training step':22}{'nodes':>7} {'tracing':>9} {'rewrite':>9} {'of it':>10} {'us a node':>10} {'C++ pass':>9} {'us a node':>10}")
-    for wanted in options.nodes:
-        layers = max(1, round(wanted / per_layer))
-        print(measure(f"{layers} layers", *training_step(layers), options.repeats), flush=True)
-    print(measure("200 nested functions", *nested_functions(20, 10), options.repeats), flush=True)
-    print(measure("loops, 5 deep", *nested_loops(5), options.repeats), flush=True)
+    for name, make in (("lean", training_step), ("keras", keras_step)):
+        if name in options.steps:
+            sizes = {}
+            for layers in (1, 4):
+                step, arguments = make(layers)
+                probe = step.get_concrete_function(*arguments)
+                rewrite(probe)  # the first reads the kernel registry, once a process
+                sizes[layers] = len(probe.graph.get_operations())
+            per_layer = (sizes[4] - sizes[1]) / 3
+            for wanted in options.nodes:
+                layers = max(1, round((wanted - sizes[1]) / per_layer) + 1)
+                print(measure(f"{name}, {layers} layers", *make(layers), options.repeats), flush=True)
+    if "nested" in options.steps:
+        print(measure("200 nested functions", *nested_functions(20, 10), options.repeats), flush=True)
+        print(measure("loops, 5 deep", *nested_loops(5), options.repeats), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import functools
 import importlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,7 +24,7 @@ Asks = Callable[[], bool]
 """Returns whether somebody wants the node that is made now to be marked."""
 
 _path: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("tfmp_layers", default=())
-_here: contextvars.ContextVar[bool] = contextvars.ContextVar("tfmp_mark_layers_here", default=False)
+_numbers = itertools.count()
 _originals: dict[str, Callable[..., Any]] = {}
 _asking: dict[str, Asks] = {}
 
@@ -46,14 +47,13 @@ def unwatch(who: str) -> None:
 
 @contextlib.contextmanager
 def marked_layers() -> Iterator[None]:
-    """A scope, of this thread, in which every layer's call marks what it makes."""
-    token = _here.set(True)
-    watch(f"scope {id(token)}", _here.get)
+    """A scope in which every layer's call marks what it makes, in every thread: distribution strategies trace each replica in a thread of its own."""
+    who = f"scope {next(_numbers)}"
+    watch(who, lambda: True)
     try:
         yield
     finally:
-        unwatch(f"scope {id(token)}")
-        _here.reset(token)
+        unwatch(who)
 
 
 def owner(package: str) -> Any:

@@ -1,8 +1,8 @@
 """Kernels that exist, but are slower in 16 bit than in float32 on some hardware, as one table.
 
 The ratios of the CPU rows were measured with TensorFlow 2.21 (`benchmarks/kernels.py`) on an x86 CPU that has AVX512_BF16 but not AVX512_FP16: float16 as it
-is, bfloat16 with oneDNN switched off, which is what a CPU without AVX512F gets. A row is here from about three times as slow on; MatMul and BatchMatMulV2 take 1 to
-2.5 times as long in float16, Conv2D 1.2.
+is, bfloat16 with oneDNN switched off, which is what a CPU without AVX512F gets. A row is here from about three times as slow on; MatMul and BatchMatMulV2
+take 1 to 2.5 times as long in float16, Conv2D 1.2.
 """
 
 from __future__ import annotations

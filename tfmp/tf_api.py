@@ -86,19 +86,19 @@ def imported(graph_def: GraphDef) -> tf.Graph:
     return graph
 
 
-def add_function(definition: FunctionDef) -> None:
-    """Registers `definition` with the eager context under its own name."""
+def add_function(definition: Any) -> None:
+    """Registers `definition`, a FunctionDef or what serialises to one, with the eager context under its own name."""
     _context.context().add_function_def(definition)
 
 
-def new_atomic_function(definition: FunctionDef, like: AtomicFunction, children: Sequence[AtomicFunction]) -> AtomicFunction:
-    """Registers `definition` and returns the handle that removes it again when the last reference goes.
+def new_atomic_function(name: str, definition: Any, like: AtomicFunction, children: Sequence[AtomicFunction]) -> AtomicFunction:
+    """Registers `definition`, as `add_function` does, and returns the handle that removes it again when the last reference goes.
 
-    The new function has the type and the call options of `like`, and keeps `children` (what it calls) and `like`'s graph alive.
+    `name` is its name. The new function has the type and the call options of `like`, and keeps `children` (what it calls) and `like`'s graph alive.
     """
     add_function(definition)
     return AtomicFunction(
-        definition.signature.name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph
+        name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph
     )
 
 

@@ -42,8 +42,8 @@ def test_the_share_of_gradients_that_float16_loses(capsys: pytest.CaptureFixture
     shift = int(np.log2(scale))
     assert gradients.share_below(-14) > 0.05 > 0.01 > gradients.share_below(-14 - shift)
     assert gradients.largest * scale < 65504 < gradients.largest * scale * 64
-    layers = {one.layer.rpartition("/")[2] for one in digits() if one.kind == record.ACTIVATION_GRADIENT}
-    assert {"conv2d_1", "dense", "dense_1"} <= layers
+    layers = {one.layer.rpartition("/")[2].partition("_")[0] for one in digits() if one.kind == record.ACTIVATION_GRADIENT}  # "dense" for "dense_7"
+    assert {"conv2d", "dense"} <= layers
     assert numerics.at_risk(digits()) == []
 
 

@@ -13,7 +13,8 @@ import tfmp
 from tests.graph_text import parse
 from tfmp import engine, numerics
 from tfmp.dtypes import BFLOAT16
-from tfmp.measured import record, risk
+from tfmp.measured import record
+from tfmp.measured.naming import aliases
 from tfmp.measured.record import OpRange, Ranges
 from tfmp.measured.rules import range_rules
 from tfmp.numerics.calibration import count
@@ -23,7 +24,7 @@ from tfmp.settings import from_environment, make_settings
 def op(node: str, kind: str, values: Any, *inputs: str, op: str = "Mul", place: tuple[str, ...] = (), is_call: bool = False) -> OpRange:
     """Returns a record of an op with one output."""
     outputs = {0: count(np.array(values, np.float32))}
-    return OpRange(place, node, op, "f", "", kind, tuple(f"{name}:0" for name in inputs), outputs, is_call)
+    return OpRange(place, node, op, "f", "", kind, tuple(f"{name}:0" for name in inputs), outputs, is_call, aliases([node])[0])
 
 
 def ranges(*ops: OpRange, **fields: Any) -> Ranges:
@@ -74,7 +75,7 @@ CASES: dict[str, tuple[list[OpRange], set[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_ops_at_risk(name: str) -> None:
     ops, expected = CASES[name]
-    assert set(risk.nodes_at_risk(ranges(*ops, training_scale=1.0))) == expected
+    assert {one.name for one in numerics.at_risk(ranges(*ops, training_scale=1.0))} == expected
     assert {rule.removeprefix("name:") for rule in numerics.keep_float32(ranges(*ops, training_scale=1.0))} == expected - {"loop:0", "carried"}
 
 
@@ -101,7 +102,7 @@ def test_reasons_are_sentences() -> None:
 def test_only_ops_that_are_denied_for_their_range_are_proved_safe(values: list[float], safe: bool) -> None:
     record = ranges(op("x", A, [1.0]), op("e", A, values, "x", op="Exp"), op("s", A, [1.0], "x", op="Sum"))
     assert [one.node for one in numerics.proved_safe(record)] == (["e"] if safe else [])
-    assert risk.nodes_proved_safe(record) == (("e",) if safe else ())
+    assert range_rules(record).of("float16").names.free == ({"e"} if safe else set())
 
 
 SAMPLE = ranges(op("x", A, [1.0, 0.0, -3e5]), op("loop", G, [1e-3], "x", op="While", place=("a:f", "b:body"), is_call=True), loss_scale=8.0, training_scale=2.0)
@@ -143,7 +144,7 @@ def test_the_setting_takes_a_file_or_ranges(tmp_path: pathlib.Path) -> None:
     numerics.save(SAMPLE, path)
     settings = make_settings(ranges=path)
     assert settings == from_environment({"TFMP_RANGES": str(path)}).settings
-    assert settings.ranges.of("float16").keep == {"x"} and not settings.ranges.of("bfloat16")
+    assert settings.ranges.of("float16").names.keep == {"x"} and not settings.ranges.of("bfloat16")
     assert make_settings(ranges=SAMPLE).ranges.of("float16") == settings.ranges.of("float16")
     assert make_settings(settings, ranges="") == make_settings()
     assert str(settings.ranges) == str(path) and hash(settings)
@@ -188,3 +189,26 @@ def test_the_reason_is_told_and_ranges_of_another_program_too() -> None:
     assert conversion.unused_rules == ()
     other = engine.convert_graph_def(graph, fetches=["third"], device="CPU", ranges=ranges(op("elsewhere", A, [1.0])))
     assert other.unused_rules == ("ranges:(ranges in memory)",)
+
+
+def names_of(model: str, first: str, second: str, add: str, other: str) -> list[str]:
+    layers = [f"{model}/{first}/MatMul", f"{model}/{second}/MatMul"]
+    return [*layers, *(f"gradient_tape/{layer}/MatMul" for layer in reversed(layers)), f"gradient_tape/{layers[1]}/MatMul_1", add, other]
+
+
+def test_aliases_do_not_depend_on_numbers() -> None:
+    one = aliases(names_of("model_1", "dense_1", "dense_1_2", "Add", "Add_1"))
+    assert one == aliases(names_of("model_7_1", "dense_5_1", "dense_6_1", "Add_3", "Add_4"))
+    assert one[:2] == ["model#0/dense#0/MatMul#0", "model#0/dense#1/MatMul#0"]
+    assert len(set(one)) == len(one)
+
+
+def test_ranges_hold_where_names_are_numbered_otherwise() -> None:
+    large = [op("second", A, [1e5], op="MatMul"), op("first", A, [1.0], op="MatMul"), op("third", A, [1.0], op="MatMul")]
+    text = GRAPH
+    for name in ("first", "second", "third"):
+        text = text.replace(name, f"{name}_4_1")
+    conversion = engine.convert_graph_def(parse(text), fetches=["third_4_1"], device="CPU", ranges=ranges(*large))
+    colours = {one.node: one.converted for one in conversion.decisions() if one.attribute == "T"}
+    assert colours == {"first_4_1": True, "power": False, "second_4_1": False, "third_4_1": False}
+    assert conversion.unused_rules == ()

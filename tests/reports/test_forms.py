@@ -159,5 +159,5 @@ def test_saved_forms(end: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot be saved as '.*report\.xls'; the name must end with one of \.json, "):
+    with pytest.raises(ValueError, match=r"cannot be saved as '.*report\.xls'; the name must end with one of \.html, \.json, "):
         small().save(tmp_path / "report.xls")

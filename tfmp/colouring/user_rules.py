@@ -21,7 +21,7 @@ from tfmp.program.calls import CALLING_OPS
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 from tfmp.program.variables import VariableReaders
-from tfmp.user_rules import FLOAT32_MARK, LAYER_MARK, REGION, UserRule
+from tfmp.user_rules import LAYER_MARK, REGION, UserRule
 
 if TYPE_CHECKING:
     from tfmp.colouring.canvas import Canvas
@@ -123,7 +123,7 @@ def _matches(body: Body, rules: Sequence[UserRule]) -> Iterator[tuple[int, UserR
     """Yields (node, rule) for every node of `body` that a rule covers by what the node itself says."""
     for rule in rules:
         test = _TESTS.get(rule.kind)
-        if test is not None:
+        if test is not None and (rule != REGION or body.marked):
             matches = test(body, rule.pattern)
             yield from ((node, rule) for node in body.proto_nodes if matches(node))
 
@@ -139,7 +139,7 @@ def _name(body: Body, pattern: str) -> Callable[[int], object]:
 
 
 def _region(body: Body, pattern: str) -> Callable[[int], object]:
-    return lambda node: FLOAT32_MARK in body.protos[node].attr  # type: ignore[union-attr]
+    return body.marked.__contains__
 
 
 def _layer(body: Body, pattern: str) -> Callable[[int], object]:

@@ -121,6 +121,22 @@ class Retarget:
     function: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+    """The FunctionDef `proto` under the name `name`, for those who only want its serialised form."""
+
+    proto: Proto
+    name: str
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  (protobuf's name)
+        """Returns the function, serialised. A message that is followed by another is parsed as the first with what the second says merged into it
+        (protobuf's encoding guide, "Last One Wins"), and so the new name wins.
+        """
+        renaming = tf_api.FunctionDef()
+        renaming.signature.name = self.name
+        return self.proto.SerializeToString() + renaming.SerializeToString()
+
+
 def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
     """Returns a copy of `proto`, a FunctionDef under the name `name` or a GraphDef, whose calls go where `retargets` say."""
     copy = type(proto)()

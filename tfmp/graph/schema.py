@@ -81,6 +81,8 @@ class OpSchema:
       stateful: whether TensorFlow marks it stateful.
       has_refs: whether an argument is a reference (a v1 variable).
       bound: whether its types say what something else holds: a constant's value, a variable or array behind a handle or a reference.
+      names_functions: whether it has attributes that name functions for it to call.
+      sole: if every node of the op has just one type attribute: its layout, and the attribute's name and default. Most nodes are of such ops.
       defaults: type attributes that a node may leave out, to their default type numbers.
     """
 
@@ -93,6 +95,7 @@ class OpSchema:
         self.has_refs = any(arg.is_ref for arg in (*definition.input_arg, *definition.output_arg))
         behind_handles = any(arg.type == DT_RESOURCE for arg in (*definition.input_arg, *definition.output_arg))
         self.bound = self.has_refs or behind_handles or definition.name == "Const"
+        self.names_functions = any(attr.type in ("func", "list(func)") for attr in definition.attr)
         self._attrs = {attr.name: attr.type for attr in definition.attr if attr.type in ("type", "list(type)")}
         self._allowed = {attr.name: frozenset(attr.allowed_values.list.type) for attr in definition.attr if attr.name in self._attrs}
         self.defaults = {attr.name: attr.default_value.type for attr in definition.attr if attr.type == "type" and attr.HasField("default_value")}
@@ -102,6 +105,7 @@ class OpSchema:
         self._counts = tuple(sorted({arg.number_attr for arg in self._arguments if arg.number_attr}))
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._only = None if self._lengths or self._counts else self._make_layout({})
+        self.sole = _sole(self._only, self.defaults)
 
     @property
     def _arguments(self) -> list[_Argument]:
@@ -154,6 +158,12 @@ class OpSchema:
             for slot in argument.slots(sizes):
                 ports.append(numbers.setdefault(slot, len(numbers)))
         return ports, first
+
+
+def _sole(layout: Layout | None, defaults: Mapping[str, int]) -> tuple[Layout, str, int] | None:
+    if layout is None or len(layout.slots) != 1 or not layout.slots[0].attr:
+        return None
+    return layout, layout.slots[0].attr, defaults.get(layout.slots[0].attr, 0)
 
 
 class _Argument:

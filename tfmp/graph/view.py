@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
 from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
+from tfmp.user_rules import FLOAT32_MARK
 
 ARG, RETVAL = "_Arg", "_Retval"
 
@@ -43,8 +45,10 @@ class Body:
       controlled: the nodes that have control inputs.
       control_results: names of the nodes that a function always runs (`FunctionDef.control_ret`).
       called_as_ops: functions of the library that nodes name as their op.
+      marked: the nodes of the regions that the user keeps in float32.
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
+      dead: what `liveness.dead_nodes` has found, once it was asked.
     """
 
     name: str
@@ -62,8 +66,10 @@ class Body:
     controlled: set[int] = dataclasses.field(default_factory=set)
     control_results: tuple[str, ...] = ()
     called_as_ops: frozenset[str] = frozenset()
+    marked: set[int] = dataclasses.field(default_factory=set)
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
     resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
+    dead: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         """Returns the number of nodes, pseudo nodes included."""
@@ -100,13 +106,10 @@ class Body:
             edge = self.inputs[edge[0]][0]
         return edge
 
-    def attr_types(self, node: int, changed: Mapping[int, int]) -> dict[str, frozenset[int]]:
+    def attr_types(self, node: int, changed: Mapping[int, int]) -> Mapping[str, frozenset[int]]:
         """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
-        types: dict[str, set[int]] = {}
-        for number, ((attr, _, _), dtype) in enumerate(zip(self.layouts[node].keys, self.types[node], strict=True)):
-            if attr:
-                types.setdefault(attr, set()).add(changed.get(number, dtype))
-        return {attr: frozenset(found) for attr, found in types.items()}
+        types = [changed.get(number, dtype) for number, dtype in enumerate(self.types[node])] if changed else self.types[node]
+        return _attr_types(self.layouts[node].keys, tuple(types))
 
     def tensor_name(self, edge: Edge) -> str:
         """Returns how a NodeDef of this body writes the tensor `edge`."""
@@ -126,6 +129,16 @@ class Body:
             column.append(value)  # type: ignore[attr-defined]
 
 
+@functools.lru_cache(maxsize=4096)
+def _attr_types(keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...]) -> Mapping[str, frozenset[int]]:
+    """Answers `Body.attr_types` for all nodes that are alike, of which a graph has many."""
+    found: dict[str, set[int]] = {}
+    for (attr, _, _), dtype in zip(keys, types, strict=True):
+        if attr:
+            found.setdefault(attr, set()).add(dtype)
+    return {attr: frozenset(dtypes) for attr, dtypes in found.items()}
+
+
 def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `function`.
 
@@ -138,10 +151,11 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     """
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
-    body.control_results, body.called_as_ops = tuple(function.control_ret.values()), frozenset(library)
+    body.control_results = tuple(function.control_ret.values())
     for arg in signature.input_arg:
         body._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
     _add_nodes(body, function.node_def, library)
+    body.called_as_ops = frozenset(library)
     for arg in signature.output_arg:
         body._add_pseudo(arg.name, RETVAL, _RETVAL_LAYOUT, arg.type)
     _refuse_twins(body)
@@ -168,8 +182,9 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
       library: as for `read_function`.
     """
     nodes = proto.node_def if body.name else proto.node
-    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs")}
+    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead")}
     new = Body(body.name, attrs=body.attrs, **columns)
+    schemas = _Schemas(library)
     for number in touched:
         if number < body.arguments:
             new.types[number] = [proto.signature.input_arg[number].type]
@@ -177,7 +192,11 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
             new.types[number] = [proto.signature.output_arg[number - body.proto_nodes.stop].type]
         else:
             node = new.protos[number] = nodes[number - body.arguments]
-            new.ops[number], new.layouts[number], new.types[number] = _typed(node, library)
+            schema = schemas[node.op]
+            new.ops[number], new.layouts[number] = node.op, schema.layout(node.attr)
+            new.types[number] = schema.types(new.layouts[number], node.attr)
+            if node.op in NEWER:
+                _renew(new, number)
     for arg in proto.signature.input_arg[body.arguments :] if body.name else ():
         new._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
     _add_nodes(new, nodes[len(body.proto_nodes) :], library)
@@ -195,38 +214,51 @@ NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatch
 
 
 def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
-    """Adds `nodes` column by column, which is the fastest way to read that many protos."""
-    protos, start = list(nodes), len(body)
-    if not protos:
-        return
-    names = [proto.name for proto in protos]
-    ops, layouts, types = zip(*[_typed(proto, library) for proto in protos], strict=True)
-    body.names += names
-    body.ops += ops
-    body.devices += [proto.device for proto in protos]
-    body.layouts += layouts
-    body.types += types
-    body.protos += protos
-    body.inputs += [[] for _ in protos]
-    body.by_name.update(zip(names, range(start, start + len(names)), strict=True))
-    if body.name:
-        named = ((name + layout.first_suffix, node) for node, (name, layout) in enumerate(zip(names, layouts, strict=True), start) if layout.outputs)
-    else:
-        named = ((name, node) for node, (name, layout) in enumerate(zip(names, layouts, strict=True), start) if layout.outputs)
-    body.tensors.update({text: (node, 0) for text, node in named})
+    """Adds `nodes`. Whatever a node has is read from its proto at once, in one loop without calls, since there may be very many."""
+    in_function = bool(body.name)
+    schemas = _Schemas(library)
+    for node, proto in enumerate(nodes, len(body)):
+        name, op, attrs = proto.name, proto.op, proto.attr
+        schema = schemas[op]
+        if schema.sole is None:
+            layout = schema.layout(attrs)
+            types = schema.types(layout, attrs)
+        else:
+            layout, attr, default = schema.sole
+            value = attrs.get(attr)
+            types = [default if value is None else value.type]
+        body.names.append(name)
+        body.ops.append(op)
+        body.devices.append(proto.device)
+        body.layouts.append(layout)
+        body.types.append(types)
+        body.protos.append(proto)
+        body.inputs.append([])
+        body.by_name[name] = node
+        if layout.outputs:
+            body.tensors[name + layout.first_suffix if in_function else name] = (node, 0)
+        if FLOAT32_MARK in attrs:
+            body.marked.add(node)
+        if op in NEWER:
+            _renew(body, node)
 
 
-def _typed(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> tuple[str, Layout, list[int]]:
-    """Returns op, layout and types of one node."""
-    op = proto.op
-    newer = NEWER.get(op, op)
-    schema = library[op] if op in library else registered_schema(newer)
-    attrs = proto.attr
-    layout = schema.layout(attrs)
-    types = schema.types(layout, attrs)
-    if newer != op:
-        types[layout.number[Slot("U")]] = DT_FLOAT
-    return newer, layout, types
+class _Schemas(dict[str, OpSchema]):
+    """Op type to schema, looked up when it is first asked for; an op that has a newer version has the schema of that."""
+
+    def __init__(self, library: Mapping[str, OpSchema]) -> None:
+        super().__init__()
+        self._library = library
+
+    def __missing__(self, op: str) -> OpSchema:
+        self[op] = found = self._library[op] if op in self._library else registered_schema(NEWER.get(op, op))
+        return found
+
+
+def _renew(body: Body, node: int) -> None:
+    """Makes a node that was read with the schema of its newer op be of that op."""
+    body.ops[node] = NEWER[body.ops[node]]
+    body.types[node][body.layouts[node].number[Slot("U")]] = DT_FLOAT
 
 
 def _refuse_twins(body: Body) -> None:
@@ -238,20 +270,27 @@ def _refuse_twins(body: Body) -> None:
 
 def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
-    layouts, protos, tensors = body.layouts, body.protos, body.tensors
+    layouts, protos, inputs, find = body.layouts, body.protos, body.inputs, body.tensors.get
     for node in numbers:
-        proto = protos[node]
-        edges = []
-        for text in proto.input if proto is not None else [results.get(body.names[node], "")] if layouts[node] is _RETVAL_LAYOUT else ():
-            if text[:1] == "^":
-                body.controlled.add(node)
-                break  # control inputs come last
-            edges.append(tensors.get(text) or _find(body, text, node))
-        if len(edges) != len(layouts[node].inputs):
-            raise GraphError(
-                f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layouts[node].inputs)}."
-            )
-        body.inputs[node] = edges
+        proto, layout = protos[node], layouts[node]
+        texts = proto.input[:] if proto is not None else [results.get(body.names[node], "")] if layout is _RETVAL_LAYOUT else []
+        edges = list(map(find, texts))
+        if not all(edges):
+            edges = _edges(body, texts, node)  # type: ignore[assignment]  # without the None that `find` gives for what it does not know
+        if len(edges) != len(layout.inputs):
+            raise GraphError(f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layout.inputs)}.")
+        inputs[node] = edges  # type: ignore[assignment]
+
+
+def _edges(body: Body, texts: Iterable[str], reader: int) -> list[Edge]:
+    """Returns the data inputs among `texts`, which are not all first outputs in their usual form; control inputs come last."""
+    edges = []
+    for text in texts:
+        if text[:1] == "^":
+            body.controlled.add(reader)
+            break
+        edges.append(body.tensors.get(text) or _find(body, text, reader))
+    return edges
 
 
 def _find(body: Body, text: str, reader: int) -> Edge:

@@ -113,9 +113,11 @@ def register(conversion: Conversion, functions: Sequence[tf_api.AtomicFunction])
 
     linked = conversion.functions(new_name)
     roots, others = linked[: conversion.roots], linked[conversion.roots :]
-    children = [tf_api.new_atomic_function(other.proto, functions[0], ()) for other in others]
+    children = [tf_api.new_atomic_function(other.name, other.message, functions[0], ()) for other in others]
     return [
-        tf_api.new_atomic_function(root.proto, function, [*function.children, *children]) if root.name != conversion.instances[index].function else function
+        function
+        if root.name == conversion.instances[index].function
+        else tf_api.new_atomic_function(root.name, root.message, function, [*function.children, *children])
         for index, (root, function) in enumerate(zip(roots, functions, strict=True))
     ]
 

@@ -36,6 +36,7 @@ class OpRange:
       inputs: the tensors that it reads, each as "node:port", in order.
       outputs: output port to what it had; only float outputs.
       is_call: whether it is a call, a loop or a branch, whose ops have records of their own.
+      alias: the node's name without the numbers that depend on what else a process has made (`naming.aliases`).
     """
 
     place: tuple[str, ...]
@@ -47,6 +48,7 @@ class OpRange:
     inputs: tuple[str, ...]
     outputs: Mapping[int, Counts]
     is_call: bool = False
+    alias: str = ""
 
     @property
     def key(self) -> tuple[tuple[str, ...], str]:

@@ -61,7 +61,15 @@ class Risk:
     @property
     def name(self) -> str:
         """The node's name; with the port, "node:port"."""
-        return self.op.node if self.port is None else f"{self.op.node}:{self.port}"
+        return self._with_port(self.op.node)
+
+    @property
+    def alias(self) -> str:
+        """The same with the node's alias."""
+        return self._with_port(self.op.alias)
+
+    def _with_port(self, name: str) -> str:
+        return name if self.port is None else f"{name}:{self.port}"
 
 
 def proposed_loss_scale(ranges: Ranges, target: FloatFormat = FLOAT16) -> float:
@@ -173,21 +181,9 @@ def _within(counts: Counts, low: float, high: float) -> bool:
     return not counts.infs and not counts.nans and (not counts.nonzero or (low <= counts.smallest and counts.largest <= high))
 
 
-def nodes_at_risk(ranges: Ranges, target: FloatFormat = FLOAT16, **how: float) -> tuple[str, ...]:
-    """Returns the names (`Risk.name`) of what is `at_risk`, in the order of the program, each once; `how` as there."""
-    return tuple(dict.fromkeys(risk.name for risk in at_risk(ranges, target, **how)))
-
-
 def keep_float32(ranges: Ranges, target: FloatFormat = FLOAT16, **how: float) -> tuple[str, ...]:
     """Returns the nodes at risk as rules for the setting `keep_float32` ("name:NODE"), to be read and changed by hand; `how` as for `at_risk`.
 
     The setting `ranges` does more: it also keeps single values in float32 that loops, branches and calls carry, which no rule can name.
     """
     return tuple(dict.fromkeys(f"name:{risk.op.node}" for risk in at_risk(ranges, target, **how) if not risk.carries))
-
-
-def nodes_proved_safe(ranges: Ranges, target: FloatFormat = FLOAT16) -> tuple[str, ...]:
-    """Returns the names of the nodes that are `proved_safe` everywhere they occur, in the order of the program, each once."""
-    safe = {one.key for one in proved_safe(ranges, target)}
-    unsafe = {one.node for one in ranges if one.op in DENIED_FOR_RANGE and one.key not in safe}
-    return tuple(dict.fromkeys(one.node for one in ranges if one.key in safe and one.node not in unsafe))

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfmp.errors import TfmpError
 from tfmp.measured.counts import LARGEST_HALF, Counts
+from tfmp.measured.naming import aliases
 from tfmp.measured.record import OpRange, Ranges
 from tfmp.numerics.kinds import kinds, layers
 from tfmp.numerics.running import TappedProgram
@@ -76,13 +77,14 @@ class _Counter:
     def ranges(self, loss_scale: float, training_scale: float | None) -> Ranges:
         """Returns what has been counted."""
         kind, layer = kinds(self._sites), layers(self._sites)
-        ops = tuple(_record(site, kind(site), layer(site), found) for site, found in self._found.items())
+        names = {number: aliases(self._sites.body(number).names) for number in self._sites.live}
+        ops = tuple(_record(site, kind(site), layer(site), names[site.instance][site.number], found) for site, found in self._found.items())
         return Ranges(ops, self._batches, loss_scale, training_scale)
 
 
-def _record(site: Site, kind: str, layer: str, found: dict[int, Counts]) -> OpRange:
+def _record(site: Site, kind: str, layer: str, alias: str, found: dict[int, Counts]) -> OpRange:
     inputs = tuple(f"{node}:{port}" for node, port in site.inputs)
-    return OpRange(site.place, site.node, site.op, plain_name(site.function), layer, kind, inputs, found, site.is_call)
+    return OpRange(site.place, site.node, site.op, plain_name(site.function), layer, kind, inputs, found, site.is_call, alias)
 
 
 def plain_name(function: str) -> str:

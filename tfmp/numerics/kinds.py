@@ -22,6 +22,9 @@ BACKWARD_FUNCTION = "__backward_"
 SEED = re.compile(r"(?:^|/)(?:ones(?:_like)?|grad_ys)(?:_\d+)*$")
 """Names of what gradients begin with: the gradient of the loss with respect to itself (`backprop.py`, `gradients_util.py`)."""
 
+SUM_OF_GRADIENTS = "AddN"
+"""What a tape adds up the gradients of one tensor with, outside of any scope (`backprop.py: aggregate_indexed_slices_gradients`)."""
+
 READS = frozenset({"ReadVariableOp", "ResourceGather", "Variable", "VariableV2"})
 
 Output = tuple[int, int, int]
@@ -41,7 +44,7 @@ def kinds(sites: Sites) -> Callable[[Site], str]:
     def kind(site: Site) -> str:
         outputs = {(site.instance, site.number, port) for port in site.ports}
         if outputs & gradients:
-            readers = {flow.is_gradient_scope(instance, node) for one in outputs for instance, node in flow.final_readers(one)}
+            readers = {flow.makes_gradients(instance, node) for one in outputs for instance, node in flow.final_readers(one)}
             return WEIGHT_GRADIENT if readers == {False} else ACTIVATION_GRADIENT
         if (site.instance, site.number) in updates:
             return UPDATE
@@ -73,9 +76,21 @@ class _Flow:
 
     def is_gradient_scope(self, instance: int, node: int) -> bool:
         """Returns whether a node is in the scope or function of a gradient."""
-        return instance in self._backward or GRADIENT_SCOPE.search(self._bodies[instance].names[node]) is not None
+        return node in self._gradient_nodes(instance)
 
     @functools.cache  # noqa: B019  (lives as long as the answers are asked for)
+    def _gradient_nodes(self, instance: int) -> frozenset[int]:
+        body, everything = self._bodies[instance], instance in self._backward
+        return frozenset(node for node, name in enumerate(body.names) if everything or GRADIENT_SCOPE.search(name))
+
+    def makes_gradients(self, instance: int, node: int) -> bool:
+        """Returns whether what a node computes from a gradient is one: in the scope of a gradient, or where gradients are added up for one."""
+        body = self._bodies[instance]
+        if self.is_gradient_scope(instance, node) or body.ops[node] == SUM_OF_GRADIENTS:
+            return True
+        return any(self.is_gradient_scope(instance, reader) for port in self._readers(instance)[node] for reader, _ in port)
+
+    @functools.cache  # noqa: B019
     def _readers(self, instance: int) -> list[list[list[Edge]]]:
         return self._bodies[instance].readers()
 
@@ -118,7 +133,7 @@ class _Flow:
         everything = [(i, n, p) for i, body in enumerate(self._bodies) for n in body.proto_nodes for p in range(len(body.layouts[n].outputs))]
         mine = [(i, n, p) for i, n, p in everything if self.is_gradient_scope(i, n)]
         seeds = [one for one in everything if self._is_seed(*one)]
-        return frozenset(self._reach(seeds or mine, self.is_gradient_scope).difference(() if mine else seeds))
+        return frozenset(self._reach(seeds or mine, self.makes_gradients)) if mine else frozenset()
 
     def _is_seed(self, instance: int, node: int, port: int) -> bool:
         body = self._bodies[instance]
@@ -127,7 +142,7 @@ class _Flow:
 
     def updates(self) -> set[tuple[int, int]]:
         """Returns instance and number of every node that is part of an update."""
-        leaving = [one for one in self.gradients() if self.is_gradient_scope(one[0], one[1])]
+        leaving = [one for one in self.gradients() if self.makes_gradients(one[0], one[1])]
         outside = [new for one in leaving for new in self._next(one, self._is_outside) if new not in self.gradients()]
         found = self._reached(outside) | {reader for one in leaving for reader in self._read_outside(one)}
         for number, body in enumerate(self._bodies):
@@ -136,7 +151,7 @@ class _Flow:
         return found
 
     def _is_outside(self, instance: int, node: int) -> bool:
-        return not self.is_gradient_scope(instance, node)
+        return not self.makes_gradients(instance, node)
 
     def _reached(self, starts: Iterable[Output]) -> set[tuple[int, int]]:
         """Returns the nodes outside of gradients that are computed from `starts`, those without outputs (writes of variables) among them."""
@@ -161,7 +176,7 @@ class _Flow:
         """Adds what only updates read: learning rates and the like."""
         for node in reversed(topological(body)):
             read_by = {(number, reader) in found for port in self._readers(number)[node] for reader, _ in port}
-            if read_by == {True} and not self.is_gradient_scope(number, node):
+            if read_by == {True} and self._is_outside(number, node):
                 found.add((number, node))
 
     def final_readers(self, output: Output) -> set[tuple[int, int]]:

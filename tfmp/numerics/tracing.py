@@ -102,11 +102,24 @@ class Tracer:
         or (x, y, sample_weight) is a training step; a batch without y, or with a model that is not compiled, a forward pass in inference mode.
         """
         what, args, kwargs = self._arguments(batch)
+        if what == "step":
+            self._build(args[0])
         function = self._functions[what]
         with layer_marks.marked_layers():
             function.get_concrete_function(*args, **kwargs)  # the first trace may create variables, and then differs from all others
             concrete = function.get_concrete_function(*args, **kwargs)
         return Traced(concrete, tuple(tf_api.flat_arguments(concrete, args, kwargs)), self._trace.settings)
+
+    def _build(self, batch: Any) -> None:
+        """Lets a model under a distribution strategy make its variables, which it cannot do while it is traced."""
+        model, strategy = self._model, getattr(self._model, "distribute_strategy", None)
+        if model is None or strategy is None or strategy.num_replicas_in_sync == 1:
+            return
+        if hasattr(model, "_maybe_symbolic_build"):  # Keras 3, as its `train_on_batch` does
+            model._maybe_symbolic_build(data_batch=batch)
+        else:
+            with strategy.scope():
+                model.optimizer.build(model.trainable_variables)
 
     def _arguments(self, batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         if self._model is None:

@@ -55,15 +55,25 @@ class Program:
 def from_function(name: str, lookup: Lookup) -> Program:
     """Returns the program whose root is the function `name`; `lookup` raises for a name it does not know."""
     definition = lookup(name)
-    schemas: dict[str, OpSchema] = {}
+    schemas = _CalledAsOps(lookup)
 
     def read(definition: tf_api.FunctionDef) -> Body:
-        for op in {node.op for node in definition.node_def} - schemas.keys():
-            if tf_api.op_def(op) is None and tf_api.has_function(op):  # TensorFlow 1's `Defun`s are called so
-                schemas[op] = OpSchema(lookup(op).signature)
         return read_function(definition, schemas)
 
     return _explore(read(definition), {name: definition}, lookup, read, schemas)
+
+
+class _CalledAsOps(dict[str, OpSchema]):
+    """Schemas of the functions that nodes name as their op, as TensorFlow 1's `Defun`s are called; each is looked up when it is first asked for."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        super().__init__()
+        self._lookup = lookup
+
+    def __contains__(self, op: object) -> bool:
+        if not super().__contains__(op) and isinstance(op, str) and tf_api.op_def(op) is None and tf_api.has_function(op):
+            self[op] = OpSchema(self._lookup(op).signature)
+        return super().__contains__(op)
 
 
 def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]) -> Program:

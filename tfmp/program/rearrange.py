@@ -54,7 +54,7 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
     for node in body.proto_nodes:
         if body.ops[node] in BROADCASTING:
             work.skip_copies(node)
-    return dataclasses.replace(body, inputs=work.inputs, resized=work.resized) if work.changed else body
+    return dataclasses.replace(body, inputs=work.inputs, resized=work.resized, dead=None) if work.changed else body
 
 
 class _Work:

@@ -15,7 +15,7 @@ from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
-from tfmp.reports import as_json, text
+from tfmp.reports import as_json, page, text
 from tfmp.reports.describe import describe
 from tfmp.reports.flops import FORMULAS, flops
 from tfmp.reports.ledger import LEDGER
@@ -74,7 +74,7 @@ class Record:
 
 
 class Report(Sequence[Record]):
-    """The records of a process, oldest first, and their printed forms: `print(report)`, `report.show()`, `report.save("report.json")`.
+    """The records of a process, oldest first, and their printed forms: `print(report)`, `report.show()`, `report.save("report.html")`.
 
     Layers, reasons, casts and advice (`details`) are worked out when they are first asked for, which takes as long as the conversions did, and can be had
     as long as the functions exist. `repr` needs none of them.
@@ -127,11 +127,15 @@ class Report(Sequence[Record]):
         """
         return as_json.to_json(self, indent)
 
+    def to_html(self) -> str:
+        """Returns one page that needs nothing else, no network either: figures, advice, a table of layers, and the graph as a picture."""
+        return page.page(self)
+
     def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
         """Writes the report to a file, in the form that its name ends with, and returns the path.
 
         Args:
-          path: ends with .json, or .txt for plain lines.
+          path: ends with .html for a page to look at, .json for programs, or .txt for plain lines.
 
         Raises:
           ValueError: it ends with something else; the message lists what there is.
@@ -144,6 +148,7 @@ class Report(Sequence[Record]):
 
 
 FORMS: dict[str, Callable[[Report], str]] = {
+    ".html": Report.to_html,
     ".json": Report.to_json,
     ".txt": lambda report: text.plain(report, layers=sys.maxsize) + "\n",
 }
@@ -187,13 +192,19 @@ def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
 
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit, loops counted by their steps; 1.0 if nothing is known of any."""
+    found = [
+        (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node)), times, result, node)
+        for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True)
+        for node, op in enumerate(result.plan.body.ops)
+        if op in FORMULAS
+    ]
+    if all(converted for converted, *_ in found):  # mostly; shapes are what takes time here
+        return 1.0
     done = {True: 0.0, False: 0.0}
-    for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True):
+    for converted, times, result, node in found:
         body = result.plan.body
-        for node in body.proto_nodes:
-            if body.ops[node] in FORMULAS and (known := shapes(result.function, body.names[node])) is not None:
-                converted = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
-                done[converted] += times * flops(body.protos[node], *known)
+        if (known := shapes(result.function, body.names[node])) is not None:
+            done[converted] += times * flops(body.protos[node], *known)
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0
 
 

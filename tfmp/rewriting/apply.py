@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
@@ -76,35 +76,38 @@ def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozens
     kept = [node for node in before.pseudo_nodes if node not in retyped]
     if any((before.names[node], before.types[node]) != (after.names[node], after.types[node]) for node in kept):
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
-    changed = {node for node, types in enumerate(before.types) if after.types[node] != types}
-    _verify_edges(after, changed.union(node for node, edges in enumerate(before.inputs) if after.inputs[node] != edges), len(before))
-    for node in changed:
-        if before.protos[node] is not None:
-            _verify_kernel(after, node, devices)
+    retyped_nodes = [node for node, (old, new) in enumerate(zip(before.types, after.types, strict=False)) if old is not new and old != new]
+    changed = bytearray(len(before)) + bytes([1]) * (len(after) - len(before))
+    for node in (*retyped_nodes, *(node for node, edges in enumerate(before.inputs) if after.inputs[node] is not edges)):
+        changed[node] = 1
+    _verify_edges(after, changed)
+    _verify_kernels(after, [node for node in retyped_nodes if before.protos[node] is not None], devices)
 
 
-def _verify_edges(body: Body, changed: set[int], old: int) -> None:
-    """Checks the tensors that a changed or new node (number `old` or later) makes or reads; the others are as they were."""
+def _verify_edges(body: Body, changed: bytearray) -> None:
+    """Checks the tensors that a changed or new node makes or reads; the others are as they were."""
     for node, edges in enumerate(body.inputs):
-        slots, types, reads_anew = body.layouts[node].inputs, body.types[node], node in changed or node >= old
+        reads_anew = changed[node]
         for port, (source, output) in enumerate(edges):
-            if not (reads_anew or source in changed):
-                continue
-            given = body.types[source][body.layouts[source].outputs[output]]
-            wanted = types[slots[port]]
-            if given != wanted and plain(given) != plain(wanted) and wanted and given:  # 0: neither the node nor its op definition gives the type
-                raise RewriteError(
-                    f"{_name(body)}: input {port} of {body.ops[node]} node {body.names[node]!r} wants type {wanted}, but "
-                    f"{body.ops[source]} node {body.names[source]!r} gives type {given}."
-                )
+            if reads_anew or changed[source]:
+                given = body.types[source][body.layouts[source].outputs[output]]
+                wanted = body.types[node][body.layouts[node].inputs[port]]
+                if given != wanted and plain(given) != plain(wanted) and wanted and given:  # 0: neither the node nor its op definition gives the type
+                    raise RewriteError(
+                        f"{_name(body)}: input {port} of {body.ops[node]} node {body.names[node]!r} wants type {wanted}, but "
+                        f"{body.ops[source]} node {body.names[source]!r} gives type {given}."
+                    )
 
 
-def _verify_kernel(body: Body, node: int, devices: tuple[str, ...]) -> None:
-    types = body.attr_types(node, {})
-    for device in devices:
-        if not kernels.has_kernel(body.ops[node], device, types):
-            text = ", ".join(f"{attr}={'/'.join(map(str, sorted(found)))}" for attr, found in types.items())
-            raise RewriteError(f"{_name(body)}: {body.ops[node]} node {body.names[node]!r} has no kernel on {device} for the types {text}.")
+def _verify_kernels(body: Body, nodes: Iterable[int], devices: tuple[str, ...]) -> None:
+    """Checks one node of every kind: most nodes of a graph are of few op types with few combinations of types."""
+    kinds = {(body.ops[node], body.layouts[node].keys, tuple(body.types[node])): node for node in nodes}
+    for node in kinds.values():
+        types = body.attr_types(node, {})
+        for device in devices:
+            if not kernels.has_kernel(body.ops[node], device, types):
+                text = ", ".join(f"{attr}={'/'.join(map(str, sorted(found)))}" for attr, found in types.items())
+                raise RewriteError(f"{_name(body)}: {body.ops[node]} node {body.names[node]!r} has no kernel on {device} for the types {text}.")
 
 
 def _name(body: Body) -> str:

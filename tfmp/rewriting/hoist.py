@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp.dtypes import FloatFormat
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.schema import registered_schema
+from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.plan import ExtraArgument, HoistedRead, InsertCast, Plan
@@ -59,19 +60,21 @@ def _writes(instances: Sequence[Instance], bodies: Sequence[Body], roots: Sequen
     todo, seen = list(roots), set(roots)
     while todo:
         number = todo.pop()
-        calls = instances[number].calls
-        for node, op in enumerate(bodies[number].ops):
-            if op.startswith(WRITE_STEMS) or (_calls_something(bodies[number], node) and node not in calls):
-                return True
+        body, calls = bodies[number], instances[number].calls
+        ops = set(body.ops)
+        if any(op.startswith(WRITE_STEMS) for op in ops):
+            return True
+        calling = {op for op in ops if _calls_something(body, op)}
+        if any(op in calling and node not in calls for node, op in enumerate(body.ops)):
+            return True
         new = {callee.instance for callees in calls.values() for callee in callees} - seen
         seen |= new
         todo += new
     return False
 
 
-def _calls_something(body: Body, node: int) -> bool:
-    proto = body.protos[node]
-    return proto is not None and any(value.HasField("func") or value.list.func for value in proto.attr.values())
+def _calls_something(body: Body, op: str) -> bool:
+    return op in body.called_as_ops or (op not in (ARG, RETVAL) and registered_schema(op).names_functions)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
-from tfmp.graph.edit import Proto, Retarget, retargeted
+from tfmp.graph.edit import Proto, Renamed, Retarget, retargeted
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.plan import Plan
 
@@ -25,12 +27,24 @@ class Linked:
     Attributes:
       instance: number of the first instance that it serves.
       name: its name; the old one if nothing changed.
-      proto: its definition, complete with the names of what it calls.
+      source: its definition under the old name, calling the old functions.
+      retargets: which of its calls go where.
     """
 
     instance: int
     name: str
-    proto: Proto
+    source: Proto
+    retargets: tuple[Retarget, ...]
+
+    @functools.cached_property
+    def proto(self) -> Proto:
+        """Its definition, complete with the names of what it calls."""
+        return retargeted(self.source, self.name, self.retargets)
+
+    @property
+    def message(self) -> Proto | Renamed:
+        """What to register it by: `proto`, or something that serialises to the same function and costs no copy."""
+        return self.proto if self.retargets else Renamed(self.source, self.name)
 
 
 def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, new_name: Callable[[str, int], str]) -> list[Linked]:
@@ -64,7 +78,7 @@ def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, 
                 if callee.instance in changed
             ]
             name = names.get(number, instance.function)
-            result.append(Linked(number, name, retargeted(written[number].proto, name, retargets)))
+            result.append(Linked(number, name, written[number].proto, tuple(retargets)))
     return result
 
 
@@ -88,8 +102,11 @@ def _twins(instances: Sequence[Instance], written: Sequence[Written]) -> list[in
     """Instance to the first one that is the same function with the same edits and callees. One that takes part in a recursion is its own."""
     first: dict[object, int] = {}
     twin = list(range(len(instances)))
+    copies = collections.Counter(instance.function for instance in instances)
     for number in reversed(range(len(instances))):
         instance, plan = instances[number], written[number].plan
+        if copies[instance.function] == 1:
+            continue
         callees = tuple((node, c.attr, c.position, twin[c.instance]) for node, found in sorted(instance.calls.items()) for c in found)
         recursive = any(callee[3] <= number for callee in callees)
         key = (instance.function, plan.edits, callees, number if recursive else -1)

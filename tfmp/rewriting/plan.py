@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
@@ -18,9 +19,8 @@ from tfmp.graph.view import Body, Edge
 from tfmp.program.liveness import dead_nodes
 
 
-@dataclasses.dataclass(frozen=True)
-class Retype:
-    """Slot `slot` of node number `node` becomes `dtype`."""
+class Retype(NamedTuple):
+    """Slot `slot` of node number `node` becomes `dtype`. A tuple, since there is one for every type that changes and they are made in no time."""
 
     node: int
     slot: Slot
@@ -157,22 +157,32 @@ def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
     graph = colouring.graph
-    for vertex, sixteen in enumerate(colouring.sixteen):
-        if sixteen:
-            yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
+    for vertex in _ones(colouring.sixteen):
+        yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
 
 
 def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
     """Returns each float32 tensor that a vertex of the other colour reads, with those readers, in node order."""
     graph, sixteen = colouring.graph, colouring.sixteen
     first, layouts, dtype = graph.first, graph.body.layouts, graph.dtype
+    has_sixteen = bytearray(len(graph.body))  # most nodes have none, and neither have their neighbours
+    for vertex in _ones(sixteen):
+        has_sixteen[graph.node_of[vertex]] = 1
     found: dict[Edge, list[Edge]] = {}
     for node, edges in enumerate(graph.body.inputs):
-        for port, (edge, slot) in enumerate(zip(edges, layouts[node].inputs, strict=True)):
-            vertex = first[edge[0]] + layouts[edge[0]].outputs[edge[1]]
-            if dtype[vertex] == DT_FLOAT and sixteen[vertex] != sixteen[first[node] + slot]:
-                found.setdefault(edge, []).append((node, port))
+        reads_anew = has_sixteen[node]
+        for port, edge in enumerate(edges):
+            source = edge[0]
+            if reads_anew or has_sixteen[source]:
+                vertex = first[source] + layouts[source].outputs[edge[1]]
+                if dtype[vertex] == DT_FLOAT and sixteen[vertex] != sixteen[first[node] + layouts[node].inputs[port]]:
+                    found.setdefault(edge, []).append((node, port))
     return dict(sorted(found.items()))
+
+
+def _ones(flags: bytes) -> list[int]:
+    """Returns the positions of the flags that are set."""
+    return [position for position, flag in enumerate(flags) if flag]
 
 
 def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
