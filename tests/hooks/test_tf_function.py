@@ -82,7 +82,8 @@ def test_tape_runs_half_kernels_forward_and_backward(persistent: bool) -> None:
         return tape.gradient(loss, function.weight)
 
     ran = types_run(step)
-    assert ("MatMul", DT_HALF) in ran and ("ReluGrad", DT_HALF) in ran
+    assert ("MatMul", DT_HALF) in ran
+    assert persistent or ("ReluGrad", DT_HALF) in ran  # what a persistent tape saves is float32, so that a cast behind ReluGrad is cheaper than two before it
     assert step().dtype == tf.float32
 
 

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from tfmp.colouring import dangers
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import DECIDING, LARGEST_INTEGER, READS
-from tfmp.colouring.clusters import Clusters, loop_edges
+from tfmp.colouring.clusters import READERS, WRITERS, Clusters, loop_edges
 from tfmp.colouring.spread import reads_reference_variable
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT
@@ -176,6 +176,8 @@ class _Network:
             elements += sum(sizes.elements((node, port)) for port, number in enumerate(layout.outputs) if number == slot)
             removes_a_cast = body.ops[node] == "Cast" and body.types[node][1] == target
             saved = elements * (WIDE + NARROW) + PER_CAST if removes_a_cast else elements * (WIDE - NARROW)
+            if body.ops[node] in WRITERS or body.ops[node] in READERS:  # what is on a list waits, and lists are what recurrent layers fill memory with
+                saved += elements * (WIDE - NARROW) * SAVED + PER_CAST
             self._connect(SIXTEEN, place, saved * canvas.weight(node))
 
     def _add_tensors(self) -> None:

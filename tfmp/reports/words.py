@@ -14,6 +14,7 @@ WHY_DENIED = {
     "L2Loss": f"{SUM}, of squares all the more",
     "Mean": SUM,
     "Pow": "powers leave the range of 16 bit quickly",
+    "Prod": "a product of many factors leaves the range of 16 bit",
     "SaveV2": "what is saved must keep its type",
     "SoftmaxCrossEntropyWithLogits": LOSS,
     "SparseSoftmaxCrossEntropyWithLogits": LOSS,
