@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.graph_text import functions, parse
 from tfmp import tf_api
 from tfmp.graph.edit import Retarget
@@ -83,3 +85,21 @@ def test_topological_order_respects_data_and_control() -> None:
     place = {name: index for index, name in enumerate(order)}
     assert place["x"] < place["early"] < place["late"] < place["call"] < place["sum"] < place["write"]
     assert place["shape"] < place["noise"] < place["sum"]
+
+
+@pytest.mark.parametrize(
+    ("device", "beside"),
+    [
+        ("", ""),
+        ("/device:CPU:1", "/device:CPU:1"),
+        ("/device:GPU:1", "/device:CPU:0"),
+        ("/gpu:0", "/CPU:0"),
+        ("/cpu:0", "/cpu:0"),
+        ("/job:worker/replica:0/task:3/device:XLA_GPU:2", "/job:worker/replica:0/task:3/device:CPU:0"),
+    ],
+)
+def test_python_runs_on_the_cpu_beside_the_device(device: str, beside: str) -> None:
+    body, proto = read(TEXT, "inner")
+    body.devices[1] = device
+    copy = with_taps(body, proto, "inner_tapped", [Tap(1, (0,), "token")], [], [], place="", in_turn=True)
+    assert copy.node_def[-1].device == beside

@@ -88,3 +88,29 @@ def test_shapes_and_files_that_do_not_fit_are_named(saved: pathlib.Path, tmp_pat
     assert "is no .npz or .npy file that can be read" in capsys.readouterr().err
     assert cli.main(["compare", str(tmp_path), "--data", str(tmp_path / "text.npz")]) == cli.WRONG_USAGE
     assert "is no SavedModel that can be loaded" in capsys.readouterr().err
+
+
+def test_a_loop_of_tensorflow_1_is_followed(tmp_path: pathlib.Path) -> None:
+    v1 = tf.compat.v1
+    v2 = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [None, 4])
+            w = v1.get_variable("w", initializer=np.full((4, 4), 3.0, "float32"), use_resource=True)
+            _, h = tf.while_loop(lambda i, h: i < 6, lambda i, h: (i + 1, tf.matmul(h, w, name="turn")), [0, x])
+            y = tf.cond(tf.reduce_sum(h) > 1.0, lambda: h * 0.5, lambda: h - 1.0)
+            session.run(v1.global_variables_initializer())
+            signature = v1.saved_model.predict_signature_def({"x": x}, {"y": y})
+            builder = v1.saved_model.Builder(str(tmp_path / "model"))
+            builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+            builder.save()
+    finally:
+        if v2:
+            v1.enable_control_flow_v2()
+    function = (model := tf.saved_model.load(str(tmp_path / "model"))).signatures["serving_default"]
+    row = numerics.compare(function, {"x": np.full((2, 4), 0.5, "float32")})[0]
+    assert (row.op, row.runs, row.broken, row.infs) == ("MatMul", 6, 5, (0, 16))
+    counts = [one.outputs[0] for one in numerics.calibrate(function, [{"x": np.full((2, 4), 0.5, "float32")}]) if one.op == "MatMul"]
+    assert [(one.elements, one.smallest, one.largest) for one in counts] == [(48, 6.0, 0.5 * 12.0**6)]
+    del model

@@ -1,18 +1,19 @@
 """Copies of functions whose nodes hand their outputs to Python callbacks: how `numerics` looks at every tensor, in loops and branches too.
 
-A tap is a PyFunc node without outputs. It is stateful, so no optimizer of TensorFlow drops it, and it is a control result of its function, so it runs
-wherever the function runs, also where calls are inlined and loops are lowered.
+A tap is a PyFunc node without outputs. It is stateful, so no optimizer of TensorFlow drops it, and it is a control result of its function (or what reads
+the tapped node waits for it), so it runs wherever the function runs, also where calls are inlined and loops are lowered.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 
 from tfmp import tf_api
 from tfmp.graph.edit import GraphEditor, Retarget, retargeted
-from tfmp.graph.view import Body
+from tfmp.graph.view import RETVAL, Body, Edge
 
 STATEFUL = {"PartitionedCall": "StatefulPartitionedCall", "StatelessWhile": "While", "StatelessIf": "If", "StatelessCase": "Case"}
 """Ops that call functions which may have no side effects, to the same op without that promise (`functional_ops.cc`: the attributes are the same)."""
@@ -22,6 +23,10 @@ FRAME_OPS = frozenset({"Enter", "Exit", "Merge", "NextIteration", "Switch"})
 
 COMPILED = ("_XlaMustCompile", "_XlaCompile")
 """Attributes that hand a function to XLA, which cannot call Python."""
+
+
+DEVICE = re.compile(r"(device:|/)(?!CPU|cpu)\w+:\d+$")
+"""The device in a device string ("/job:worker/replica:0/task:1/device:GPU:0", "/gpu:0"), if it is no CPU: Python runs on the CPU beside it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +75,10 @@ def with_taps(
         if in_turn and node.op == "While":
             node.attr["parallel_iterations"].i = 1
     _seed(editor, place)
-    waits = in_turn and FRAME_OPS.isdisjoint(body.ops)
-    by_node = {tap.node: tap for tap in taps}
+    framed = not FRAME_OPS.isdisjoint(body.ops)
+    readers = body.readers() if framed else []
+    waits = in_turn and not framed
+    by_node = {tap.node: tap for tap in taps if body.ops[tap.node] != "Switch"}  # one of a Switch's outputs never comes
     before = ""
     for number in topological(body):
         tap = by_node.get(number)
@@ -83,6 +90,9 @@ def with_taps(
             before = body.names[number]
         if tap is not None:
             before = _add(proto, body, tap, before if waits else "")
+            if not framed or _hold_up(editor, tap, before, readers):
+                proto.signature.control_output.append(before)
+                proto.control_ret[before] = before
     proto.signature.is_stateful |= bool(taps or calls)
     return retargeted(proto, name, retargets)
 
@@ -99,7 +109,7 @@ def _add(proto: tf_api.FunctionDef, body: Body, tap: Tap, before: str) -> str:
     name = f"tfmp_tap_{tap.node}"
     while name in body.by_name:
         name += "_"
-    node = proto.node_def.add(name=name, op="PyFunc", device="" if tap.node < body.arguments else body.devices[tap.node])
+    node = proto.node_def.add(name=name, op="PyFunc", device=DEVICE.sub(r"\1CPU:0", body.devices[tap.node]))
     layout, types = body.layouts[tap.node], body.types[tap.node]
     for port in tap.ports:
         node.input.append(body.tensor_name((tap.node, port)))
@@ -108,9 +118,21 @@ def _add(proto: tf_api.FunctionDef, body: Body, tap: Tap, before: str) -> str:
         node.input.append(f"^{before}")
     node.attr["Tout"].list.SetInParent()
     node.attr["token"].s = tap.token.encode()
-    proto.signature.control_output.append(name)
-    proto.control_ret[name] = name
     return name
+
+
+def _hold_up(editor: GraphEditor, tap: Tap, name: str, readers: Sequence[Sequence[Sequence[Edge]]]) -> bool:
+    """Makes what reads a tapped node wait for its tap, which is in the same frame and branch; returns whether a result of the function does.
+
+    In TensorFlow 1's loops a tap cannot be a control result, so this is what makes it run. A Merge waits for one of its inputs only.
+    """
+    found = False
+    for reader in {node for port in tap.ports for node, _ in readers[tap.node][port]}:
+        if editor.body.ops[reader] == RETVAL:
+            found = True
+        elif editor.body.ops[reader] != "Merge":
+            editor.node(reader).input.append(f"^{name}")
+    return found
 
 
 def _seed(editor: GraphEditor, place: str) -> None:
