@@ -83,5 +83,5 @@ CONSTRUCTS = (
     Construct("loop_in_a_cond", _loop_in_a_cond, (4, 8), no_xla="Resource _Retval node", loops=True),
     Construct("recompute_grad", _recompute, (5, 11)),
     Construct("custom_gradient", _custom_gradient, (7, 11)),
-    Construct("straight_through", _stop_gradient, (5, 9)),
+    Construct("straight_through", _stop_gradient, (6, 10)),
 )
