@@ -55,9 +55,10 @@ SIXTEEN, FLOAT = 0, 1
 def cut_casts(canvas: Canvas, lists: Clusters) -> None:
     """Paints allow: the free vertices on the 16-bit side of the minimum cut. Free are clear ops, tensor lists, existing casts, and infer ops that 16-bit values
     reach."""
+    edges = loop_edges(canvas)
     if not any(canvas.allow):
         return  # nothing asks for 16 bit
-    together = [*lists, *([vertex, *merges] for vertex, merges in loop_edges(canvas))]
+    together = [*lists, *([vertex, *merges] for vertex, merges in edges)]
     free = _free(canvas, lists, together)
     network = _Network(canvas, free, together)
     for vertex in network.sixteen():

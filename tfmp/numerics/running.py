@@ -51,8 +51,8 @@ class TappedProgram:
             taps[site.instance].append(Tap(site.number, site.ports, self._token(site)))
         in_turn = not any(op.startswith(WAITING) for body in sites.program.bodies.values() for op in body.ops)
         protos = [self._proto(sites, number, names, taps[number], in_turn) for number in range(len(sites.instances))]
-        children = [tf_api.new_atomic_function(proto, like, ()) for proto in protos[1:]]
-        self._root = tf_api.new_atomic_function(protos[0], like, [*like.children, *children])
+        children = [tf_api.new_atomic_function(proto.signature.name, proto, like, ()) for proto in protos[1:]]
+        self._root = tf_api.new_atomic_function(protos[0].signature.name, protos[0], like, [*like.children, *children])
 
     @staticmethod
     def _proto(sites: Sites, number: int, names: Sequence[str], taps: Sequence[Tap], in_turn: bool) -> tf_api.FunctionDef:
