@@ -9,7 +9,7 @@ import pytest
 
 from tests.graph_text import parse
 from tfmp import engine
-from tfmp.colouring.cut import PER_CAST
+from tfmp.colouring.network import PER_CAST
 from tfmp.dtypes import DT_FLOAT
 
 UNARY = ("Relu", "Tanh", "Exp", "Neg", "Sigmoid")

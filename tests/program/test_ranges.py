@@ -79,6 +79,6 @@ def test_a_long_chain_is_not_followed_to_its_end() -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    first = {"Add", "AddN", "EnsureShape", "ExpandDims", "Gather", "Identity", "Max", "MaxPool", "AvgPool", "Mean", "Min", "PreventGradient", "Reshape", "Select",
-             "SelectV2", "Slice", "Snapshot", "Squeeze", "StopGradient", "StridedSlice", "Tile", "BroadcastTo", "Transpose"}  # fmt: skip
+    first = {"Add", "AddN", "EnsureShape", "ExpandDims", "Gather", "Identity", "Max", "MaxPool", "AvgPool", "Mean", "Min", "PreventGradient", "Reshape",
+             "Select", "SelectV2", "Slice", "Snapshot", "Squeeze", "StopGradient", "StridedSlice", "Tile", "BroadcastTo", "Transpose"}  # fmt: skip
     assert set(RULES) == {*UNARY, *BINARY, *first, *VALUE_INPUTS}

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tfmp.program.ranges import Ranges
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
 from tfmp.dtypes import DT_FLOAT, FloatFormat
@@ -16,6 +15,7 @@ from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.measured.rules import Measured
 from tfmp.oplists import ALLOW, CLEAR, OpLists
+from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
 

@@ -124,7 +124,7 @@ def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:
 
 
 def expansions(canvas: Canvas) -> Iterable[int]:
-    """Yields the vertices of infer ops that make something large of small float32 tensors only, such as the product of two statistics or of one and a weight."""
+    """Yields the vertices of infer ops that make something large of small tensors only, such as the product of two statistics."""
     graph, body, sizes = canvas.graph, canvas.graph.body, canvas.sizes
     for vertex in canvas.on_lists({INFER}):
         node = graph.node_of[vertex]

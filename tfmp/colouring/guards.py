@@ -6,7 +6,7 @@ They run before colours spread, so that what they deny is decided once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
 from tfmp.graph.schema import Slot
-from tfmp.oplists import ALLOW, CLEAR, INFER
+from tfmp.oplists import ALLOW
 from tfmp.program.calls import CALLING_OPS
 
 ELEMENTWISE = frozenset({
@@ -46,16 +46,11 @@ WRITE_STEMS = (
     "StridedSliceAssign",
 )  # fmt: skip
 
-DECIDING = frozenset({
-    "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "NotEqual", "OneHot", "Round",
-    "Sign", "TopK", "TopKV2", "Where",
-})  # fmt: skip
-"""Ops whose result jumps with the last bit of what they read: they take 16-bit numbers as they come, but nothing is rounded for their sake. So does a Cast, and what a Cast
-makes of numbers that 16 bit would round is 16 bit only if all its readers are.
-"""
-
 LARGEST_INTEGER = {10: 1, 4: 255, 6: 127, 5: 32767, 17: 65535}
 """Bool and the integer types of at most 16 bits (`types.proto`) to the largest magnitude they hold; of wider types any value may come."""
+
+INTEGERS = frozenset({3, 9, 22, 23, *LARGEST_INTEGER})
+"""int32, int64, uint32, uint64, and the narrow ones."""
 
 FEW = 16
 """Constants of at most so many elements are taken for bounds, masks and epsilons, where rounding to zero or one changes what is meant. In larger ones
@@ -130,7 +125,7 @@ def _keep_products(canvas: Canvas, beyond: list[int]) -> None:
     infinite in 16 bit. (A mask of -1e9 mostly ends in a softmax, which hands on nothing of it.)
     """
     graph, origins = canvas.graph, frozenset(beyond)
-    onwards = _Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS or graph.op(v) in GROWING)
+    onwards = Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS or graph.op(v) in GROWING)
     for vertex, origin in reach(beyond, (onwards,), canvas.is_float32):
         if canvas.kind_at(vertex) == ALLOW:
             canvas.keep(graph.node_of[vertex], "constant out of range", origin)
@@ -153,47 +148,6 @@ def keep_integer_sources(canvas: Canvas) -> None:
             canvas.leave(graph.node_of[vertex], "integer for a cast", origin)
 
 
-def keep_fine_decisions(canvas: Canvas) -> None:
-    """Keeps in float32 what compares with a constant that 16 bit would round (the thresholds of a metric, the rate of a dropout)."""
-    graph, body = canvas.graph, canvas.graph.body
-    for node, op in enumerate(body.ops):
-        if op in DECIDING and canvas.processable[node]:
-            starts = [graph.stands_for[v] for v in graph.vertices(node) if canvas.is_float32(v)]
-            onwards = _Filtered(graph.fanin, lambda v, own=node: graph.node_of[v] == own or graph.op(v) in CARRIERS)  # type: ignore[misc]
-            for vertex, origin in reach(starts, (onwards,), lambda v: graph.op(v) == "Const" or graph.op(v) in CARRIERS):
-                if graph.op(vertex) == "Const" and not _is_exact(body.protos[graph.node_of[vertex]], canvas.rules.format):
-                    canvas.leave(node, "decides by a constant", vertex if origin != vertex else -1)
-                    break
-
-
-def keep_what_only_decides(canvas: Canvas) -> None:
-    """Keeps inferlist arithmetic in float32 of which nothing comes but decisions and integers: a metric's scores and buckets. It is small, and rounding it
-    flips what is counted.
-    """
-    graph, body = canvas.graph, canvas.graph.body
-    deciding = {v for node, op in enumerate(body.ops) if op in DECIDING for v in graph.vertices(node) if canvas.is_float32(v)}
-    deciding |= set(_casts_to_integers(canvas))
-    upstream = reach(deciding, (graph.fanin,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) in (CLEAR, INFER))
-    only = {vertex for vertex, _ in upstream}
-    todo = list(only)
-    while todo:
-        vertex = todo.pop()
-        if vertex in only and vertex not in deciding and not all(reader in only for reader in graph.fanout[vertex] if canvas.is_float32(reader)):
-            only.remove(vertex)
-            todo += graph.fanin[vertex]
-    for vertex in sorted(only - deciding):
-        if canvas.kind_at(vertex) == INFER and graph.fanout[vertex]:
-            canvas.leave(graph.node_of[vertex], "only decides")
-
-
-def _casts_to_integers(canvas: Canvas) -> Iterator[int]:
-    graph = canvas.graph
-    for node, op in enumerate(graph.body.ops):
-        if op == "Cast" and (source := graph.vertex(node, Slot("SrcT"))) is not None and canvas.is_float32(source):
-            if graph.dtype[graph.vertex(node, Slot("DstT")) or 0] in (*LARGEST_INTEGER, 3, 9, 22, 23):
-                yield source
-
-
 def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> list[int]:
     """Returns the `near` end of each Cast where that is float32 and the `far` one integers that 16 bit may round."""
     graph = canvas.graph
@@ -203,8 +157,7 @@ def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> list[int]:
 
 
 def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
-    integers = {3, 9, 22, 23, *LARGEST_INTEGER}  # int32, int64, uint32, uint64 and the narrow ones
-    return dtype in integers and LARGEST_INTEGER.get(dtype, 2**31) > target.largest_integer
+    return dtype in INTEGERS and LARGEST_INTEGER.get(dtype, 2**31) > target.largest_integer
 
 
 def _keep_readers(canvas: Canvas, starts: list[int], rule: str, exempt: tuple[str, ...]) -> None:
@@ -212,16 +165,17 @@ def _keep_readers(canvas: Canvas, starts: list[int], rule: str, exempt: tuple[st
     graph, origins = canvas.graph, frozenset(starts)
     if not origins:
         return
-    onwards = _Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS)
+    onwards = Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS)
     for vertex, origin in reach(starts, (onwards,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) not in exempt):
         if vertex not in origins:
             canvas.keep(graph.node_of[vertex], rule, origin)
 
 
-class _Filtered(Sequence[Sequence[int]]):
+class Filtered(Sequence[Sequence[int]]):
     """An adjacency in which only some vertices have neighbours."""
 
     def __init__(self, adjacency: Sequence[Sequence[int]], passes: Callable[[int], bool]) -> None:
+        """Lets the vertices that `passes` says yes to keep their neighbours in `adjacency`."""
         self._adjacency, self._passes = adjacency, passes
 
     def __len__(self) -> int:
@@ -275,15 +229,16 @@ def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> 
     return _small_rounds_badly(tensor.SerializeToString(), target)
 
 
-def _is_exact(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+def is_exact(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+    """Returns whether the 16-bit type holds every element of a Const."""
     tensor = _tensor(node)
     if tensor.ByteSize() > SMALL:
         return holds_exactly(_value(node), target)
-    return _small_is_exact(tensor.SerializeToString(), target)
+    return _smallis_exact(tensor.SerializeToString(), target)
 
 
 @functools.lru_cache(maxsize=4096)
-def _small_is_exact(tensor: bytes, target: FloatFormat) -> bool:
+def _smallis_exact(tensor: bytes, target: FloatFormat) -> bool:
     return holds_exactly(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
 
 

@@ -1,4 +1,5 @@
-"""Large tensors that need not be made: what is done to every copy of a statistic is done once, before it is copied, and arithmetic that changes nothing is passed by.
+"""Large tensors that need not be made: what is done to every copy of a statistic is done once, before it is copied; arithmetic that changes nothing is passed
+by.
 
 Gradients of means and sums copy a statistic to the size of the data (Tile, BroadcastTo) and divide the copies by a count; dropout scales its random numbers
 by 1 and adds 0; gradients of broadcasts sum over no axes. Moving those ops changes no bit of any result, since each element is computed from the same numbers
@@ -96,7 +97,8 @@ class _Work:
         if op in REDUCTIONS:
             return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) else None
         for value, other in [(0, 1), (1, 0)] if op in COMMUTATIVE else [(0, 1)] if op in NEUTRAL else []:
-            if self.body.ops[inputs[other][0]] in SCALARS and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op]) and self._same_known_shape(inputs[value], (node, 0)):
+            is_neutral = self.body.ops[inputs[other][0]] in SCALARS and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op])
+            if is_neutral and self._same_known_shape(inputs[value], (node, 0)):
                 signless = NEUTRAL[op] == 1.0 or self._ranges.of(inputs[value])[0] >= 0  # -0 + 0 is 0
                 return inputs[value] if signless else None
         return None

@@ -111,4 +111,3 @@ def _slots(body: Body, node: int, attr: str) -> list[int]:
     """The numbers of the slots of a list(type) attribute, in order."""
     found = [(slot.index, number) for number, slot in enumerate(body.layouts[node].slots) if slot.attr == attr]
     return [number for _, number in sorted(found)]
-
