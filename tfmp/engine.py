@@ -244,7 +244,8 @@ def convert_pair(
       links: pairs of (result of `forward`, argument of `backward`) that are handed over unseen, so that their types may change.
       lookup: finds the definitions of both and of what they call.
       settings: as for `convert`.
-      variables, graphs: as for `convert_named`.
+      variables: as for `convert_named`.
+      graphs: as for `convert`.
     """
     with without_garbage_collection():
         pair = paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links)
