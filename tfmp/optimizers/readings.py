@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from tfmp.optimizers.guard import Guard
 from tfmp.optimizers.loss_scale import ScaleState, initial_state
-from tfmp.optimizers.policies import LossScalePolicy
+from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
 from tfmp.optimizers.state import TENSORS
 
 
@@ -52,5 +54,8 @@ class Readings:
 
     def loss_scale_state(self) -> ScaleState:
         """Returns the whole state of the scale in Python numbers. Eager only."""
-        variables = self._guard.variables
-        return initial_state(self._guard.policy) if variables is None else variables.numbers()
+        policy, variables = self._guard.policy, self._guard.variables
+        if variables is None:
+            return initial_state(policy)
+        # A checkpoint may hold another scale than the fixed one, which stays what it is.
+        return replace(variables.numbers(), scale=policy.initial) if isinstance(policy, FixedLossScale) else variables.numbers()

@@ -118,7 +118,7 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
         pairs = tuple(grads_and_vars)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         guard = self._guard
-        ahead = guard.found_ahead(gradients)
+        ahead = guard.found_ahead(gradients, scaled=False)
         if not guard.policy.active:
             return self._optimizer.apply_gradients(pairs, global_step, name)
 
@@ -135,6 +135,14 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
                 return None
             collection.append(tf.group(taken, name=name or self.get_name()))
             return collection[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a pickle keeps: all but the scales of graphs, which stay behind with their graphs."""
+        return {name: value for name, value in vars(self).items() if name != "_guards"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes up what `__getstate__` returned."""
+        self.__dict__.update(state, _guards=weakref.WeakKeyDictionary())
 
     def variables(self) -> list[Any]:
         """Returns the inner optimizer's variables, then those of the scale's state in this graph."""
