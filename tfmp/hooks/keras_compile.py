@@ -9,7 +9,7 @@ from typing import Any
 
 import wrapt
 
-from tfmp.hooks import activation, notices, optimizer
+from tfmp.hooks import activation, notices, optimizer, unscaled
 from tfmp.optimizers import wrap
 
 
@@ -44,17 +44,20 @@ def install_keras() -> None:
     """
     if importlib.import_module("keras").backend.backend() == "tensorflow":
         _install(KERAS)
+        unscaled.install(KERAS.name)
         wrap.register(KERAS.name)
 
 
 def install_tf_keras() -> None:
     """Hooks tf_keras's `compile`, once, and lets models be loaded that were saved with a loss scale."""
     _install(TF_KERAS)
+    unscaled.install(TF_KERAS.name)
     wrap.register(TF_KERAS.name)
 
 
 def uninstall() -> None:
-    """Puts back every `compile` that was hooked."""
+    """Puts back every `compile`, and every step of an optimizer, that was hooked."""
+    unscaled.uninstall()
     while _originals:
         family, original = _originals.popitem()
         setattr(family.compile_owner(), "compile", original)  # noqa: B010  (mypy knows no attribute of a type found at run time)

@@ -95,7 +95,7 @@ class UnscaledAhead:
         except _CannotTell:
             if scaled:
                 raise ValueError(_CANNOT_TELL) from None
-            return _unknown()
+            return unknown()
         finally:
             self._end(steps)
 
@@ -116,12 +116,12 @@ class UnscaledAhead:
         if entries:  # in a function that was called from this one
             if here:
                 raise _CannotTell
-            return _unknown()
+            return unknown()
         if not self._waiting or here:
             return None
         if self._begun:
             raise _CannotTell
-        return _unknown()
+        return unknown()
 
     def _end(self, steps: Iterable[_Step]) -> None:
         for step in steps:
@@ -210,13 +210,14 @@ def _references(gradients: Sequence[Gradient]) -> list[weakref.ref[Any]]:
 
 def _together(entries: Sequence[_Entry]) -> Unscaled:
     if not entries:
-        return _unknown()
+        return unknown()
     # Of several unscalings nothing tells which of the gradients that are applied comes from which.
     places = [place if len(entries) == 1 else -1 for entry in entries for place in entry.places]
     return Unscaled([], tf.concat([entry.finite for entry in entries], axis=0), places)
 
 
-def _unknown() -> Unscaled:
+def unknown() -> Unscaled:
+    """Returns what is known about gradients of which only that they are unscaled."""
     return Unscaled([], tf.zeros([0], tf.bool), [])
 
 

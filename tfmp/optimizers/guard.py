@@ -10,7 +10,7 @@ from absl import logging
 
 from tfmp.optimizers import agreement
 from tfmp.optimizers import gradients as gradient_rules
-from tfmp.optimizers.ahead import Unscaled, UnscaledAhead
+from tfmp.optimizers.ahead import Unscaled, UnscaledAhead, unknown
 from tfmp.optimizers.gradients import Gradient
 from tfmp.optimizers.loss_scale import STATE_FIELDS, ScaleState, initial_state, next_state
 from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
@@ -103,8 +103,14 @@ class Guard:
         return unscaled.gradients
 
     def found_ahead(self, gradients: Sequence[Gradient], *, scaled: bool) -> Unscaled | None:
-        """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled; see `UnscaledAhead.find`."""
-        return self._ahead.find(gradients, scaled=scaled) if self.policy.active else None
+        """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled; see `UnscaledAhead.find`.
+
+        As long as no loss was ever scaled, no gradient is: a loop that knows nothing of loss scaling trains as it did.
+        """
+        if not self.policy.active:
+            return None
+        found = self._ahead.find(gradients, scaled=scaled)
+        return unknown() if found is None and scaled and not self._scaled_a_loss else found
 
     @as_written
     def apply(
@@ -190,7 +196,7 @@ class Guard:
             )
         if not (self._scaled_a_loss and unscaling) and not self._warned:
             self._warned = True
-            logging.warning(_NOT_SCALED)
+            logging.warning(_NOT_UNSCALED if self._scaled_a_loss else _NOT_SCALED)
 
     def _finite(
         self, gradients: Sequence[Gradient], scaled: bool, ahead: Unscaled | None, reduced: bool
@@ -223,8 +229,12 @@ def _same(gradients: Sequence[Gradient], others: Sequence[Gradient]) -> bool:
     return present == {id(other) for other in others if other is not None}
 
 
-_NOT_SCALED = (
-    "Gradients are applied of a loss that was not scaled, or that were not unscaled, so loss scaling has no effect or a "
-    "wrong one. Scale the loss under the gradient tape (Keras 3: optimizer.scale_loss; tf_keras and v1: get_scaled_loss on the "
-    "loss and get_unscaled_gradients on the gradients), or use minimize or fit, or wrap with loss_scale=None."
+_HOW = (
+    "Scale the loss under the gradient tape (Keras 3: optimizer.scale_loss; tf_keras and v1: get_scaled_loss on the loss and get_unscaled_gradients on "
+    "the gradients), or use minimize or fit, or wrap with loss_scale=None."
 )
+_NOT_SCALED = (
+    "Gradients are applied of a loss that was not scaled. They are taken as they are, so that loss scaling has no effect and small float16 gradients "
+    "become zero. " + _HOW
+)
+_NOT_UNSCALED = "Gradients are applied that were not unscaled, although a loss was scaled: the step is too large by the loss scale. " + _HOW

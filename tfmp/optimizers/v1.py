@@ -13,6 +13,7 @@ from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error
 from tfmp.optimizers.gradients import values_of
 from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.policies import LossScalePolicy, as_policy
+from tfmp.optimizers.wrap import note_scaled
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
 _Tensorflows: Any = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
@@ -49,6 +50,7 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
         self.__dict__["_trackable"] = inner_optimizer
         _Optimizer.__init__(self, use_locking=inner_optimizer._use_locking, name=inner_optimizer.get_name())
         self._optimizer = inner_optimizer
+        note_scaled(inner_optimizer)
         self._policy = as_policy(loss_scale)
         self._guards: weakref.WeakKeyDictionary[Any, Guard] = weakref.WeakKeyDictionary()
         self._eager_guard: Guard | None = None
