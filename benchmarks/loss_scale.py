@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import pathlib
 import platform
 import statistics
 import sys
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
 import tensorflow as tf
 

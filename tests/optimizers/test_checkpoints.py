@@ -181,29 +181,19 @@ def test_model_checkpoints_at_each_epoch_can_be_loaded_and_trained_on(family: Fa
     loaded.fit(X, Y, batch_size=4, verbose=0)
 
 
-def test_a_model_is_loaded_in_another_process_that_registered_the_wrappers(tmp_path: pathlib.Path, run_script: Scripts) -> None:
-    script = tmp_path / "load.py"
-    lines = ["import sys, keras, tf_keras", "from tfmp.optimizers.wrap import register"]
+@pytest.mark.parametrize("imports", ["import tfmp, keras, tf_keras", "import keras, tf_keras, tfmp"])
+def test_models_are_loaded_where_only_tfmp_is_imported(imports: str, tmp_path: pathlib.Path, run_script: Scripts) -> None:
+    lines = [imports]
     for family in (KERAS3, TF_KERAS):
         model = make_model(family, wrap(family.adam(0.1), DynamicLossScale(initial=64)))
         model.fit(X, Y, batch_size=4, verbose=0)
         path = str(tmp_path / f"{family.name}.keras")
         model.save(path)
-        lines += [f"register({family.keras.__name__!r})", f"optimizer = {family.keras.__name__}.models.load_model({path!r}).optimizer"]
+        lines += [f"optimizer = {family.keras.__name__}.models.load_model({path!r}).optimizer"]
         lines += ["print(type(optimizer).__module__, float(optimizer.scale), int(optimizer.iterations))"]
+    script = tmp_path / "load.py"
     script.write_text("\n".join(lines))
     assert run_script(str(script)).splitlines()[-2:] == ["tfmp.optimizers.keras3 64.0 4", "tfmp.optimizers.tf_keras 64.0 4"]
-
-
-@pytest.mark.parametrize("imports", ["import tfmp, keras", "import keras, tfmp"])
-def test_a_model_is_loaded_where_only_tfmp_is_imported(imports: str, tmp_path: pathlib.Path, run_script: Scripts) -> None:
-    model = make_model(KERAS3, wrap(KERAS3.adam(0.1), DynamicLossScale(initial=64)))
-    model.fit(X, Y, batch_size=4, verbose=0)
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    script = tmp_path / "load.py"
-    script.write_text(f"{imports}\nprint(float(keras.models.load_model({path!r}).optimizer.scale))\n")
-    assert run_script(str(script)).splitlines()[-1] == "64.0"
 
 
 def test_a_v1_saver_keeps_the_scale_and_the_names_of_the_slots(tmp_path: pathlib.Path) -> None:
