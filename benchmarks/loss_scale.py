@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
-import tensorflow as tf
+import tensorflow as tf  # noqa: E402
 
 #: Shapes of the trainable variables.
 SIZES = {"small": [(16, 16), (16,)] * 10, "large": [(1024, 1024), (1024,)] * 12}

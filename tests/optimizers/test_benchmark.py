@@ -11,7 +11,7 @@ from tests.optimizers.test_examples import load_example
 
 
 def test_it_compares_three_kinds_of_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", "loss_scale.py --seconds 0 --size small --family keras --jit off --json".split())
+    monkeypatch.setattr(sys, "argv", ["loss_scale.py", "--seconds", "0", "--size", "small", "--family", "keras", "--jit", "off", "--json"])
     status = load_example("loss_scale", "benchmarks").main()
     (result,) = json.loads(capsys.readouterr().out)
     assert status == (result["tfmp_over_own"][1] > 1)  # a busy machine may say so without reason

@@ -420,6 +420,25 @@ def test_the_bad_variable_is_named_whichever_list_of_variables_it_was_in(family:
         assert optimizer.last_bad_variable == name
 
 
+@families
+def test_a_loop_of_ones_own_can_ask_whether_it_is_stuck(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+    problem, optimizer = Problem(), wrap(family.sgd(0.1), DynamicLossScale(initial=4))
+    step, answers = trainer(family, optimizer, problem, "function"), []
+    with caplog.at_level("WARNING", logger="absl"):
+        for spoil in [np.inf] * 5 + [0.0] + [np.nan] * 5:
+            problem.spoil.assign(spoil)
+            step()
+            answers.append(optimizer.check_loss_scale(patience=4, loss=2.5))
+    assert answers == [False] * 3 + [True] * 2 + [False] * 4 + [True] * 2
+    messages = [record.getMessage() for record in caplog.records if "Training is stuck" in record.getMessage()]
+    assert len(messages) == 2
+    assert f"First bad gradient: {problem.variables[0].name}. Last loss: 2.5. 9 of 10 steps were skipped so far." in messages[1]
+    with pytest.raises(RuntimeError, match="Training is stuck: the last 5 steps were skipped"):
+        optimizer.check_loss_scale("raise", patience=4)
+    with pytest.raises(ValueError, match="at_floor='stop' must be one of 'warn', 'raise', 'ignore'."):
+        optimizer.check_loss_scale("stop")
+
+
 COPIES = {
     "copy": (copy.deepcopy, (KERAS3, LEGACY, V1)),  # tf_keras's optimizers themselves cannot be copied, nor can its legacy ones be pickled
     "pickle": (lambda optimizer: pickle.loads(pickle.dumps(optimizer)), (KERAS3, V1)),

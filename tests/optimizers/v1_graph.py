@@ -121,7 +121,8 @@ def keras_fit(make: Any) -> dict[str, Any]:
     model.fit(x, np.zeros((16, 2)), batch_size=4, epochs=1, verbose=0, shuffle=False)
     state = tf_keras.backend.batch_get_value([optimizer.scale, optimizer.skipped_steps, optimizer.last_skip_step])
     finite = all(np.isfinite(weight).all() for weight in model.get_weights())
-    return {"state": [number.item() for number in state], "finite": finite, "variables": [one.name for one in optimizer.variables()], "pulls in Keras 3": pulled_in}
+    names = [one.name for one in optimizer.variables()]
+    return {"state": [number.item() for number in state], "finite": finite, "variables": names, "pulls in Keras 3": pulled_in}
 
 
 def resumed() -> list[float]:

@@ -30,6 +30,7 @@ class Guard:
     Attributes:
         policy: how the scale moves.
         variables: the state; None if the policy is not active.
+        reported_stuck: whether it was said that training is stuck, and it has not got going since.
     """
 
     def __init__(self, policy: LossScalePolicy) -> None:
@@ -44,6 +45,7 @@ class Guard:
         self._first: dict[tuple[str, ...], int] = {}
         self._scaled_a_loss = False
         self._warned = False
+        self.reported_stuck = False
         self._ahead = UnscaledAhead()
         if policy.active:
             agreement.check_strategy()
