@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import pathlib
 import platform
 import statistics
 import sys
@@ -23,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]
 
-import tensorflow as tf
+import tensorflow as tf  # noqa: E402
 
 #: Shapes of the trainable variables.
 SIZES = {"small": [(16, 16), (16,)] * 10, "large": [(1024, 1024), (1024,)] * 12}

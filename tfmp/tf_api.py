@@ -19,9 +19,11 @@ from tensorflow.python.eager.polymorphic_function import atomic_function as _ato
 from tensorflow.python.eager.polymorphic_function import function_type_utils as _function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
+from tensorflow.python.framework import func_graph as _func_graph
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
+from tensorflow.python.ops import control_flow_v2_func_graphs as _control_flow
 from tensorflow.python.ops import script_ops as _script_ops
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
 
@@ -42,9 +44,9 @@ OpError: TypeAlias = tf.errors.OpError
 __all__ = [
     "callback_token", "copy_of_variable", "flat_arguments",
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
-    "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function", "imported_nodes",
-    "input_shapes", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs", "read_tensor",
-    "register_xla_kernels", "rounded", "variable_names",
+    "add_function", "as_type", "enclosing_graphs", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function",
+    "imported_nodes", "input_shapes", "is_branch", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs",
+    "read_tensor", "register_xla_kernels", "replica_id", "rounded", "variable_names",
 ]  # fmt: skip
 
 
@@ -67,6 +69,24 @@ def register_xla_kernels() -> None:
 def executing_eagerly() -> bool:
     """Returns whether a function called now would run now, rather than become a call node of a graph being built."""
     return bool(_context.context().executing_eagerly())
+
+
+def enclosing_graphs() -> list[Any]:
+    """Returns the graph that is being built and the functions' graphs around it, innermost first."""
+    graphs = [tf.compat.v1.get_default_graph()]
+    while isinstance(outer := getattr(graphs[-1], "outer_graph", None), _func_graph.FuncGraph):
+        graphs.append(outer)
+    return graphs
+
+
+def is_branch(graph: Any) -> bool:
+    """Returns whether a graph is a branch of a conditional, or the condition or body of a loop, which may read the tensors of the graph around it."""
+    return isinstance(graph, _control_flow.ControlFlowFuncGraph)
+
+
+def replica_id() -> int:
+    """Returns the number of the replica whose step is being run or traced; to be called in replica context."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
 def has_function(name: str) -> bool:

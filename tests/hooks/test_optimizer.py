@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -61,3 +64,48 @@ def test_bfloat16_does_not_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped = tfmp.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
     wrapped.build([keras.Variable([1.0])])
     assert float(wrapped.scale) == 1.0
+
+
+# The examples of TensorFlow's documentation, of `tf.compat.v1.mixed_precision` and of `tf.train.experimental`, word for word but for the modules.
+MINIMIZE = """
+opt = tf.compat.v1.train.AdamOptimizer(0.001)
+opt = tfmp.enable_mixed_precision_graph_rewrite(opt)
+train_op = opt.minimize(loss)
+"""
+COMPILE_AND_FIT = """
+model = keras.models.Sequential([
+    keras.layers.Dense(64, activation='relu'),
+    keras.layers.Dense(64, activation='softmax'),
+])
+opt = keras.optimizers.Adam()
+opt = tfmp.enable_mixed_precision_graph_rewrite(opt)
+model.compile(loss="mse", optimizer=opt)
+x_train = np.random.random((1024, 64))
+y_train = np.random.random((1024, 64))
+model.fit(x_train, y_train)
+"""
+
+
+def test_the_classic_example_of_minimize() -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", [4, 4])
+        names = {"tf": tf, "tfmp": tfmp, "loss": tf.reduce_mean((tf.ones([2, 4]) @ weight) ** 2)}
+        exec(MINIMIZE, names)
+        session.run(v1.global_variables_initializer())
+        before = session.run(names["loss"])
+        for _ in range(20):
+            session.run(names["train_op"])
+        assert session.run(names["loss"]) < before
+        assert session.run([names["opt"].scale, names["opt"].skipped_steps]) == [2.0**15, 0]
+
+
+@pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: family.__name__)
+def test_the_classic_example_of_compile_and_fit(family: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    already = len(tfmp.report())
+    names = {"keras": family, "tfmp": tfmp, "np": np}
+    exec(COMPILE_AND_FIT, names)
+    assert names["model"].optimizer is names["opt"]
+    assert names["opt"].loss_scale_state().steps == 32
+    assert sum(record.converted for record in tfmp.report()[already:]) > 0
+    assert "loss:" in capsys.readouterr().out

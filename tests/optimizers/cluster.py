@@ -20,7 +20,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run_workers(script: str, count: int = 2, timeout: float = 150) -> list[str]:
+def run_workers(script: str, count: int = 2, timeout: float = 800) -> list[str]:
     """What each of `count` workers of one cluster prints when it runs `script`; none is left behind, whatever happens."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
     processes = []

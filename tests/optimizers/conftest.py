@@ -31,13 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Scripts:
     """Runs scripts of this folder in processes of their own: for devices, graph modes and restarts that one process cannot have twice."""
 
-    def __call__(self, name: str, *arguments: str, timeout: float = 200, statuses: tuple[int, ...] = (0,)) -> str:
-        """The standard output of a script, which must end with one of the statuses."""
+    def __call__(self, name: str, *arguments: str, timeout: float = 900) -> str:
+        """The standard output of a script, which must end well; the limit is for a script that hangs on a busy machine."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "TFMP_"))}
         environment.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
         command = [sys.executable, str(ROOT / name), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
-        assert done.returncode in statuses, f"{name} {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr[-6000:]}"
+        assert done.returncode == 0, f"{name} {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr[-6000:]}"
         return done.stdout
 
 

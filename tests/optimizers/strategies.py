@@ -1,5 +1,4 @@
-"""Trains on several logical CPUs with MirroredStrategy and prints what happened, as JSON: `python strategies.py REPLICAS`, or
-`python strategies.py REPLICAS rewrite` with the steps converted to float16.
+"""Trains on several logical CPUs with MirroredStrategy, as written and in float16, and prints what happened, as JSON: `python strategies.py REPLICAS`.
 
 A process of its own, since logical devices cannot be changed once TensorFlow runs. The judging is in test_agreement.py.
 """
@@ -11,6 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -26,22 +26,42 @@ from tfmp.optimizers.scaler import LossScaler
 from tfmp.optimizers.wrap import wrap
 
 REPLICAS = int(sys.argv[1])
-REWRITE = "rewrite" in sys.argv
-POLICY = DynamicLossScale(initial=2.0**10 if REWRITE else 2.0**15)  # in float16 the larger one would overflow by itself
+OVERFLOWS = 300
+
+
+@dataclass(frozen=True)
+class Mode:
+    """As written, or rewritten to float16, where a scale of 2^15 would overflow by itself."""
+
+    name: str
+    initial: float
+    scales: tuple[float, ...]
+    periods: int
+
+    @property
+    def policy(self) -> DynamicLossScale:
+        """The loss scale of most loops."""
+        return DynamicLossScale(initial=self.initial)
+
+
+FLOAT32 = Mode("float32", 2.0**15, (1, 2**10, 2**15), periods=10_000 if REPLICAS == 2 else 1_000)
+FLOAT16 = Mode("float16", 2.0**10, (1, 2**5, 2**10), periods=1_000)
 
 
 class Loop:
     """A custom loop: a matrix, an embedding with sparse gradients, and a variable without gradient, on all replicas."""
 
-    def __init__(self, strategy: Any, make: Callable[[], Any], family: Family | None = None, eager: bool = False) -> None:
+    def __init__(self, strategy: Any, make: Callable[[], Any], family: Family | None = None, eager: bool = False, policy: Any = "dynamic") -> None:
         self.strategy, self.family = strategy, family
         with strategy.scope():
-            self.variables = [tf.Variable(tf.fill([3, 2], 0.5)), tf.Variable(tf.ones([5, 3])), tf.Variable(1.0)]
+            self.variables = self._make_variables()
             self.optimizer = make()
             if family is None:
-                self.scaler = LossScaler(POLICY)
-        self.inputs = tf.Variable(0.0)
+                self.scaler = LossScaler(policy)
         self.step = self._step if eager else tf.function(self._step)
+
+    def _make_variables(self) -> list[tf.Variable]:
+        return [tf.Variable(tf.fill([3, 2], 0.5)), tf.Variable(tf.ones([5, 3])), tf.Variable(1.0)]
 
     def _loss(self, inputs: tf.Tensor) -> tf.Tensor:
         hidden = tf.nn.embedding_lookup(self.variables[1], tf.constant([1, 2])) * inputs
@@ -91,39 +111,48 @@ def each_replica_in_turn(loop: Loop) -> dict[str, Any]:
     return {"skips": record, "moves again": loop.weights() != before, "in step": loop.in_step(), "state": loop.state()}
 
 
-def many(loop: Loop) -> dict[str, Any]:
-    """A thousand growth periods, three hundred overflows on the last replica, one good step, in a loop inside of one function."""
-    loop.step(loop.batch())
+class SmallLoop(Loop):
+    """One weight, so that very many steps take little time; its gradient is 1 or 2, so that in float16 a scale of 2^16 is too large."""
+
+    def _make_variables(self) -> list[tf.Variable]:
+        return [tf.Variable([[0.5]])]
+
+    def _loss(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(inputs[:, :1] @ self.variables[0])
+
+
+def many(loop: Loop, periods: int) -> dict[str, Any]:
+    """Growth periods of one step, overflows on the last replica, one good step, in a loop inside of one function."""
 
     @tf.function
     def run(inputs: Any, count: tf.Tensor) -> None:
         for _ in tf.range(count):
             loop._step(inputs)
 
-    run(loop.batch(), tf.constant(999))
+    run(loop.batch(), tf.constant(periods))
     grown, before = loop.state(), loop.weights()
-    run(loop.batch(REPLICAS - 1), tf.constant(300))
+    run(loop.batch(REPLICAS - 1), tf.constant(OVERFLOWS))
     fallen, same = loop.state(), loop.weights() == before
     run(loop.batch(), tf.constant(1))
     record = {"grown": grown, "fallen": fallen, "same weights": same, "recovered": loop.state()}
     return {**record, "moves again": loop.weights() != before, "in step": loop.in_step()}
 
 
-def fit(strategy: Any, family: Family) -> dict[str, Any]:
+def fit(strategy: Any, family: Family, mode: Mode) -> dict[str, Any]:
     """`fit` with one bad row, which falls to a replica that is not the first."""
     x = np.random.default_rng(0).normal(size=(12 * REPLICAS, 3)).astype("float32")
     x[4 * REPLICAS + 3] = np.inf
     with strategy.scope():
         layers = family.keras.layers
         model = family.keras.Sequential([layers.Input((3,)), layers.Dense(4, activation="relu"), layers.Dense(2)])
-        optimizer = wrap(family.adam(0.01), POLICY)
+        optimizer = wrap(family.adam(0.01), mode.policy)
         model.compile(optimizer, "mse")
     model.fit(x, x[:, :2], batch_size=4 * REPLICAS, epochs=2, verbose=0, shuffle=False)
     copies = [len({copy.numpy().tobytes() for copy in getattr(weight, "value", weight).values}) for weight in model.weights] if family is KERAS3 else [1]
     return {"state": list(vars(optimizer.loss_scale_state()).values()), "iterations": int(optimizer.iterations.numpy()), "copies": max(copies)}
 
 
-def clipped(strategy: Any, family: Family) -> list[Any]:
+def clipped(strategy: Any, family: Family, mode: Mode) -> list[Any]:
     """Weights after two steps with clipping: unwrapped, and at three scales."""
     clipping = {} if family is V1 else {"clipnorm": 0.25}
     plain = Loop(strategy, lambda: family.sgd(0.1, **clipping), family)
@@ -134,7 +163,7 @@ def clipped(strategy: Any, family: Family) -> list[Any]:
     plain.step(plain.batch())
     results, loop = [plain.weights()], Loop(strategy, lambda: wrap(family.sgd(0.1, **clipping)), family)
     start = loop.weights()
-    for scale in (1, 2**5, 2**10) if REWRITE else (1, 2**10, 2**15):
+    for scale in mode.scales:
         set_scale(loop.optimizer, scale)
         for variable, value in zip(loop.variables, start, strict=True):
             variable.assign(value)
@@ -218,13 +247,19 @@ def compiled(strategy: Any, family: Family) -> str:
     return error_of(lambda: tf.function(loop._step, jit_compile=True)(loop.batch()))
 
 
-def single_device(family: Family, strategy: Any) -> list[Any]:
-    """State after a compiled good and a compiled bad step under a strategy of one device."""
-    loop = Loop(strategy, lambda: wrap(family.sgd(0.1)), family)
-    step = tf.function(loop._step, jit_compile=True)
-    step(loop.batch())
-    step(loop.batch(0))
-    return loop.state()
+def single_device(family: Family, strategy: Any) -> dict[str, Any]:
+    """The same as `many`, compiled, under a strategy of one device."""
+    loop = SmallLoop(strategy, lambda: wrap(family.sgd(1e-5), DynamicLossScale(growth_interval=1)), family)
+
+    @tf.function(jit_compile=True)
+    def run(inputs: Any, count: tf.Tensor) -> None:
+        for _ in tf.range(count):
+            loop._step(inputs)
+
+    run(loop.batch(), tf.constant(10_000))
+    grown, before = loop.state(), loop.weights()
+    run(loop.batch(0), tf.constant(OVERFLOWS))
+    return {"grown": grown, "fallen": loop.state(), "same weights": loop.weights() == before}
 
 
 def parameter_servers() -> str:
@@ -250,46 +285,42 @@ def central_storage(strategy: Any) -> str:
 
 
 def main() -> None:
-    """Prints all records by name."""
+    """Prints all records by name, those of float32 and those of float16."""
     warnings.simplefilter("ignore")
     tf.get_logger().setLevel("ERROR")
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(REPLICAS)])
-    if REWRITE:
-        with tfmp.mixed_precision(dtype="float16", ignore_performance=True, loss_scaling=False):
-            records = together(strategy) | (bounds(strategy) if REPLICAS == 2 else {})
-        records["converted"] = sum(record.converted for record in tfmp.report())
-    else:
-        records = together(strategy) | (bounds(strategy) | borders(strategy) if REPLICAS == 2 else {})
+    records: dict[str, Any] = {"float32": together(strategy, FLOAT32)}
+    with tfmp.mixed_precision(dtype="float16", ignore_performance=True, loss_scaling=False):
+        records["float16"] = together(strategy, FLOAT16)
+    records["converted"] = sum(record.converted for record in tfmp.report())
+    if REPLICAS == 2:
+        records["float32"] |= borders(strategy)
     print(json.dumps(records), flush=True)
 
 
-def together(strategy: Any) -> dict[str, Any]:
-    """Every family in a custom loop and in `fit`."""
+def together(strategy: Any, mode: Mode) -> dict[str, Any]:
+    """Every family in a custom loop and in `fit`, the scale at its bounds, and clipping."""
     records: dict[str, Any] = {}
     for family in FAMILIES:
         clip = {} if family is V1 else {"clipnorm": 1.0}
 
         def adam(family: Family = family, clip: Any = clip) -> Any:
-            return wrap(family.adam(0.1, **clip), POLICY)
+            return wrap(family.adam(0.1, **clip), mode.policy)
+
+        def sgd(family: Family = family) -> Any:
+            return wrap(family.sgd(1e-5), DynamicLossScale(growth_interval=1))
 
         records[f"turn-{family.name}-function"] = each_replica_in_turn(Loop(strategy, adam, family))
-        if REPLICAS == 2 and not REWRITE:
+        if REPLICAS == 2 and mode is FLOAT32:
             records[f"turn-{family.name}-eager"] = each_replica_in_turn(Loop(strategy, adam, family, eager=True))
-    records["turn-scaler-function"] = each_replica_in_turn(Loop(strategy, lambda: keras.optimizers.Adam(0.1)))
+        records[f"many-{family.name}"] = many(SmallLoop(strategy, sgd, family), mode.periods)
+        if REPLICAS == 2:
+            records[f"clipped-{family.name}"] = clipped(strategy, family, mode)
+    records["turn-scaler-function"] = each_replica_in_turn(Loop(strategy, lambda: keras.optimizers.Adam(0.1), policy=mode.policy))
     for family in KERASES:
-        records[f"fit-{family.name}"] = fit(strategy, family)
-    return records
-
-
-def bounds(strategy: Any) -> dict[str, Any]:
-    """The scale at its bounds, and clipping."""
-    records: dict[str, Any] = {}
-    for family in FAMILIES:
-        policy = DynamicLossScale(growth_interval=1)
-        records[f"many-{family.name}"] = many(Loop(strategy, lambda family=family, policy=policy: wrap(family.adam(1e-3), policy), family))
-        records[f"clipped-{family.name}"] = clipped(strategy, family)
+        records[f"fit-{family.name}"] = fit(strategy, family, mode)
     return records
 
 

@@ -1,4 +1,6 @@
-"""All replicas and all workers take or skip a step together. What is judged here was done in other processes: strategies.py, multi_worker_fit.py."""
+"""All replicas and all workers take or skip a step together, as written and in float16. What is judged here was done in other processes: strategies.py,
+multi_worker.py.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ STATE = ("scale", "good_steps", "hysteresis_left", "skipped_steps", "skip_run", 
 FAMILIES = ("keras3", "tf_keras", "legacy", "v1")
 KERASES = FAMILIES[:3]
 
+MODES = ("float32", "float16")
+INITIAL = {"float32": 15, "float16": 10}  # powers of two
+
 Records = dict[int, dict[str, Any]]
 pytestmark = pytest.mark.slow
 
@@ -20,97 +25,146 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="session")
 def records(run_script: Scripts) -> Records:
     """What happened on two and on four replicas."""
-    return {count: json.loads(run_script("tests/optimizers/strategies.py", str(count), timeout=400).splitlines()[-1]) for count in (2, 4)}
+    return {count: json.loads(run_script("tests/optimizers/strategies.py", str(count)).splitlines()[-1]) for count in (2, 4)}
+
+
+counts = pytest.mark.parametrize("replicas", [2, 4])
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+@counts
+def test_the_float16_runs_were_converted(records: Records, replicas: int) -> None:
+    assert records[replicas]["converted"] > 100
 
 
 @pytest.mark.parametrize(
-    ("replicas", "case"),
-    [(count, f"{family}-function") for count in (2, 4) for family in (*FAMILIES, "scaler")] + [(2, f"{family}-eager") for family in FAMILIES],
+    ("replicas", "mode", "case"),
+    [(count, mode, f"{family}-function") for count in (2, 4) for mode in MODES for family in (*FAMILIES, "scaler")]
+    + [(2, "float32", f"{family}-eager") for family in FAMILIES],
 )
-def test_an_overflow_on_each_single_replica_is_skipped_by_all(records: Records, replicas: int, case: str) -> None:
-    record = records[replicas][f"turn-{case}"]
+def test_an_overflow_on_each_single_replica_is_skipped_by_all(records: Records, replicas: int, mode: str, case: str) -> None:
+    record = records[replicas][mode][f"turn-{case}"]
     for index, skip in enumerate(record["skips"]):
         assert skip["same weights"]
         assert skip["in step"]
-        assert skip["state"][:4] == [2.0 ** (14 - index), 0, 0, index + 1]  # the scale is halved once, not once for each replica
+        assert skip["state"][:4] == [2.0 ** (INITIAL[mode] - 1 - index), 0, 0, index + 1]  # the scale is halved once, not once for each replica
     assert record["moves again"]
     assert record["in step"]
-    assert record["state"] == [2.0 ** (15 - replicas), 1, 0, replicas, replicas, replicas + 1, 0]
+    assert record["state"] == [2.0 ** (INITIAL[mode] - replicas), 1, 0, replicas, replicas, replicas + 1, 0]
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@counts
+@modes
 @pytest.mark.parametrize("family", KERASES)
-def test_fit_skips_on_all_replicas(records: Records, replicas: int, family: str) -> None:
-    record = records[replicas][f"fit-{family}"]
-    assert record["state"] == [2.0**13, 1, 0, 2, 1, 5, 0]
+def test_fit_skips_on_all_replicas(records: Records, replicas: int, mode: str, family: str) -> None:
+    record = records[replicas][mode][f"fit-{family}"]
+    assert record["state"] == [2.0 ** (INITIAL[mode] - 2), 1, 0, 2, 1, 5, 0]
     assert record["iterations"] == 4
     assert record["copies"] == 1
 
 
+@counts
+@modes
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_thousand_growth_periods_and_three_hundred_overflows_stay_in_bounds(records: Records, family: str) -> None:
-    record = records[2][f"many-{family}"]
-    assert record["grown"] == [2.0**24, 1_000, 0, 0, 0, 0, -1]
-    assert record["fallen"] == [1.0, 0, 0, 300, 300, 1_300, 0]
+def test_growth_periods_and_three_hundred_overflows_stay_in_bounds(records: Records, replicas: int, mode: str, family: str) -> None:
+    """10,000 growth periods on two replicas in float32, 1,000 elsewhere; in float16 the scale grows and overflows in turn before it gets to its maximum."""
+    record = records[replicas][mode][f"many-{family}"]
+    steps, grown = 10_000 if (replicas, mode) == (2, "float32") else 1_000, dict(zip(STATE, record["grown"], strict=True))
+    if mode == "float32":
+        assert record["grown"] == [2.0**24, steps, 0, 0, 0, 0, -1]
+    else:
+        assert 2.0**12 <= grown["scale"] <= 2.0**17
+        assert steps // 3 < grown["skipped_steps"] < steps
+    skips = grown["skipped_steps"] + 300
+    assert record["fallen"][:4] == [1.0, 0, 0, skips]
     assert record["same weights"]
-    assert record["recovered"] == [2.0, 1, 0, 300, 300, 1_300, 0]
+    assert record["recovered"][:4] == [2.0, 1, 0, skips]
+    assert record["recovered"][5] == steps + 300
     assert record["moves again"]
     assert record["in step"]
 
 
+@modes
 @pytest.mark.parametrize("family", FAMILIES)
-def test_clipping_under_a_strategy_is_that_of_the_unwrapped_optimizer(records: Records, family: str) -> None:
-    plain, *wrapped = records[2][f"clipped-{family}"]
-    assert wrapped == [plain] * 3
+def test_clipping_under_a_strategy_is_the_same_at_every_scale(records: Records, mode: str, family: str) -> None:
+    plain, *wrapped = records[2][mode][f"clipped-{family}"]
+    assert wrapped == [wrapped[0]] * 3
+    assert mode == "float16" or wrapped[0] == plain  # unscaled float16 gradients are rounded elsewhere
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_sum_that_overflows_is_skipped_although_each_replica_is_finite(records: Records, family: str) -> None:
-    record = records[2][f"sum-{family}"]
+    record = records[2]["float32"][f"sum-{family}"]
     assert record["finite"]
     assert dict(zip(STATE, record["state"], strict=True))["skipped_steps"] == 1
 
 
 @pytest.mark.parametrize("family", ["tf_keras", "legacy"])
 def test_gradients_summed_by_hand_in_float16_are_not_summed_again_and_their_overflow_is_found(records: Records, family: str) -> None:
-    assert records[2][f"reduced-{family}"] == {"once": [0.5, 0.5], "after overflow": [0.5, 0.5], "skipped": 1, "scale": 2.0**12}
+    assert records[2]["float32"][f"reduced-{family}"] == {"once": [0.5, 0.5], "after overflow": [0.5, 0.5], "skipped": 1, "scale": 2.0**12}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_checkpoints_pass_between_strategies(records: Records, family: str) -> None:
-    record = records[2][f"checkpoints-{family}"]
+    record = records[2]["float32"][f"checkpoints-{family}"]
     assert record == {"into one": {"state": True, "weights": True}, "back": True, "in step": True, "skipped": 2}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compiling_for_several_cpus_says_which_of_three_things_to_drop(records: Records, family: str) -> None:
-    assert "jit_compile=True inside MirroredStrategy works on GPUs only" in records[2][f"compiled-{family}"]
-    assert "Drop jit_compile=True, or the strategy, or the CPU devices." in records[2][f"compiled-{family}"]
+    assert "jit_compile=True inside MirroredStrategy works on GPUs only" in records[2]["float32"][f"compiled-{family}"]
+    assert "Drop jit_compile=True, or the strategy, or the CPU devices." in records[2]["float32"][f"compiled-{family}"]
 
 
 @pytest.mark.parametrize(("strategy", "families"), [("OneDevice", 1), ("Mirrored", len(FAMILIES))])
 def test_compiling_for_a_strategy_of_one_device_works(records: Records, strategy: str, families: int) -> None:
-    assert records[2][f"single-{strategy}"] == [[2.0**14, 0, 0, 1, 1, 2, 0]] * families
+    record = {"grown": [2.0**24, 10_000, 0, 0, 0, 0, -1], "fallen": [1.0, 0, 0, 300, 300, 10_300, 0], "same weights": True}
+    assert records[2]["float32"][f"single-{strategy}"] == [record] * families
 
 
 def test_a_wrapper_made_outside_of_the_scope_works(records: Records) -> None:
-    assert records[2]["outside"]["state"] == [2.0**14, 1, 0, 1, 1, 2, 0]
+    assert records[2]["float32"]["outside"]["state"] == [2.0**14, 1, 0, 1, 1, 2, 0]
 
 
 @pytest.mark.parametrize("strategy", ["CentralStorageStrategy", "ParameterServerStrategyV2"])
 def test_other_strategies_are_refused_at_construction(records: Records, strategy: str) -> None:
-    message = records[2][f"refused-{strategy}"]
+    message = records[2]["float32"][f"refused-{strategy}"]
     assert message.startswith(f"Loss scaling does not work under {strategy}. Its replicas do not step together on mirrored variables")
     assert message.endswith("Use MirroredStrategy or MultiWorkerMirroredStrategy, or bfloat16 with loss_scale=None.")
 
 
-def test_two_worker_processes_fit_in_step(run_script: Scripts) -> None:
-    first, second = (json.loads(line) for line in run_script("tests/optimizers/multi_worker_fit.py").splitlines()[-2:])
+@pytest.fixture(scope="session")
+def workers(run_script: Scripts) -> list[dict[str, Any]]:
+    """What happened on each of two workers, by name."""
+    lines = run_script("tests/optimizers/multi_worker.py").splitlines()[-2:]
+    return [{record.pop("name"): record for record in json.loads(line)} for line in lines]
+
+
+@pytest.mark.parametrize("family", ["tf_keras", "legacy"])
+def test_two_worker_processes_fit_in_step(workers: list[dict[str, Any]], family: str) -> None:
+    first, second = (records[f"fit {family}"] for records in workers)
     assert first == second
-    assert [record["name"] for record in first] == ["tf_keras", "legacy"]
-    for record in first:
-        state = dict(zip(STATE, record["state"], strict=True))
-        assert (state["scale"], state["skipped_steps"], record["iterations"]) == (2.0**13, 2, 4)
+    state = dict(zip(STATE, first["state"], strict=True))
+    assert (state["scale"], state["skipped_steps"], first["iterations"]) == (2.0**13, 2, 4)
+
+
+@modes
+@pytest.mark.parametrize("family", FAMILIES)
+def test_three_hundred_overflows_on_one_worker_stop_both(workers: list[dict[str, Any]], mode: str, family: str) -> None:
+    first, second = (records[f"many {family} {mode}"] for records in workers)
+    assert first == second
+    grown, fallen, recovered = (dict(zip(STATE, first[name]["state"], strict=True)) for name in ("grown", "fallen", "recovered"))
+    if mode == "float32":
+        assert (grown["scale"], grown["skipped_steps"]) == (2.0**24, 0)
+    else:
+        assert (2.0**15 <= grown["scale"] <= 2.0**17) and 0 < grown["skipped_steps"] < 100
+    assert (fallen["scale"], fallen["skipped_steps"]) == (1.0, grown["skipped_steps"] + 300)
+    assert first["grown"]["weight"] == first["fallen"]["weight"] > first["recovered"]["weight"]
+    assert recovered["scale"] == 2.0
+
+
+def test_the_float16_loops_of_both_workers_were_converted(workers: list[dict[str, Any]]) -> None:
+    assert [records["converted"]["count"] > 8 for records in workers] == [True, True]
 
 
 def test_applying_outside_of_a_replica_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -115,6 +116,108 @@ def test_keras_3_takes_the_idiom_of_tf_keras_word_for_word(mode: str) -> None:
 
     make_function(train_step, mode)(x, y)
     assert model.get_weights()[0].ravel().tolist() == [1 - 0.5 * 2 * 2 * 1, 1 - 0.5 * 2 * 2 * 2]
+
+
+def in_a_branch(unscale: Callable[[], tf.Tensor], apply: Callable[[tf.Tensor], None]) -> None:
+    gradient = unscale()
+    tf.cond(tf.constant(True), lambda: (apply(gradient), 0)[1], lambda: 0)
+
+
+def in_a_loop(unscale: Callable[[], tf.Tensor], apply: Callable[[tf.Tensor], None]) -> None:
+    gradient = unscale()
+    tf.while_loop(lambda count: count < 1, lambda count: (apply(gradient), [count + 1])[1], [tf.constant(0)])
+
+
+def in_an_inner_function(unscale: Callable[[], tf.Tensor], apply: Callable[[tf.Tensor], None]) -> None:
+    @tf.function
+    def inner(gradient: tf.Tensor) -> None:
+        apply(gradient)
+
+    inner(unscale())
+
+
+def from_an_inner_function(unscale: Callable[[], tf.Tensor], apply: Callable[[tf.Tensor], None]) -> None:
+    apply(tf.function(unscale)())
+
+
+INSIDE = {function.__name__: function for function in (in_a_branch, in_a_loop, in_an_inner_function, from_an_inner_function)}
+ACROSS = {
+    "two functions": lambda unscale, apply: in_an_inner_function(tf.function(unscale), apply),
+    "function, then eager": from_an_inner_function,
+    "eager, then function": in_an_inner_function,
+    **{name: lambda unscale, apply, way=way: tf.function(lambda: way(unscale, apply))() for name, way in INSIDE.items()},
+}
+
+
+@families
+@pytest.mark.parametrize("way", ACROSS)
+def test_gradients_are_unscaled_once_wherever_the_step_is_taken(family: Family, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    two = Two(family)
+    two.optimizer.build(two.variables) if family in (KERAS3, TF_KERAS) else None
+    for expected in (7.0, 6.0):
+        with caplog.at_level("WARNING", logger="absl"):
+            ACROSS[way](lambda: two.unscaled(0), lambda gradient: two.optimizer.apply_gradients([(gradient, two.variables[0])]))
+        assert two.values() == [expected, 8.0]
+    assert [record.getMessage() for record in caplog.records if "not scaled" in record.getMessage()] == []
+
+
+@families
+@pytest.mark.parametrize("way", ["in_a_branch", "in_a_loop"])
+def test_clipping_before_a_branch_or_a_loop_cannot_hide_an_overflow(family: Family, way: str) -> None:
+    two = Two(family)
+    two.optimizer.build(two.variables) if family in (KERAS3, TF_KERAS) else None
+    two.spoil.assign([np.inf, 0.0])
+    clipped = lambda: tf.clip_by_value(two.unscaled(0), -1.0, 1.0)  # noqa: E731
+    ACROSS[way](clipped, lambda gradient: two.optimizer.apply_gradients([(gradient, two.variables[0])]))
+    assert two.values() == [8.0, 8.0]
+    assert int(two.optimizer.skipped_steps) == 1
+
+
+@modes
+@pytest.mark.parametrize("looked_at", [slice(0, 1), slice(None)], ids=["one was looked at", "all were looked at"])
+@pytest.mark.parametrize("parts", [[slice(None)], [slice(0, 2), slice(2, 3)]], ids=["one step", "two steps"])
+def test_looking_at_gradients_never_changes_what_keras_3_does_with_the_scaled_ones(mode: str, looked_at: slice, parts: list[slice]) -> None:
+    variables = [tf.Variable([8.0]) for _ in range(3)]
+    optimizer = wrap(KERAS3.sgd(1.0))
+    optimizer.build(variables)
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.add_n([tf.reduce_sum(variable) for variable in variables]))
+        gradients = tape.gradient(loss, variables)
+        optimizer.get_unscaled_gradients(gradients[looked_at])
+        for part in parts if looked_at == slice(None) else parts[:1]:
+            optimizer.apply_gradients(list(zip(gradients[part], variables[part], strict=True)))
+
+    make_function(step, mode)()
+    taken = 3 if looked_at == slice(None) or parts == [slice(None)] else 2
+    assert [float(variable[0]) for variable in variables] == [7.0] * taken + [8.0] * (3 - taken)
+
+
+def test_keras_3_refuses_what_may_be_scaled_or_not() -> None:
+    variable, optimizer = tf.Variable([8.0]), wrap(KERAS3.sgd(1.0))
+    optimizer.build([variable])
+    unscale = tf.function(lambda gradient: optimizer.get_unscaled_gradients([gradient])[0])
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(variable))
+        optimizer.apply_gradients([(unscale(tape.gradient(loss, variable)), variable)])
+
+    with pytest.raises(ValueError, match="Cannot tell whether these gradients are still scaled: .* in the same function as apply_gradients"):
+        step()
+    assert float(variable[0]) == 8.0
+
+
+def test_a_loop_that_only_looks_at_gradients_does_not_fill_the_memory() -> None:
+    variable, optimizer = tf.Variable([8.0]), wrap(KERAS3.sgd(1.0))
+    for _ in range(1100):
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(variable))
+        optimizer.get_unscaled_gradients(tape.gradient(loss, [variable]))
+    (step,) = optimizer._guard._ahead._steps()
+    assert len(step.entries) == 1000
 
 
 def graphs_kept(family: Family, wrapped: bool) -> list[bool]:

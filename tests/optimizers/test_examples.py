@@ -15,7 +15,7 @@ from tests.optimizers.conftest import ROOT, Scripts
 
 @pytest.mark.slow
 def test_two_workers_stay_in_step_with_optimizers_of_all_families(run_script: Scripts) -> None:
-    output = run_script("examples/multi_worker.py", "--family", "keras", "tf_keras", "legacy", "v1")
+    output = run_script("examples/multi_worker.py", "--timeout", "800", "--family", "keras", "tf_keras", "legacy", "v1")
     assert output.count("In step. One step was skipped.") == 4
     assert len(re.findall(r"^ +3 +16384 +1 +(\w+) +16384 +1 +\1$", output, re.MULTILINE)) == 4
 
@@ -58,8 +58,11 @@ def test_scaling_changes_nothing_in_a_float32_gan_with_gradient_penalty(jit: boo
 
 
 @pytest.mark.slow
-def test_a_float16_gan_learns_with_a_scale_for_each_loss(run_script: Scripts) -> None:
-    output = run_script("examples/gan_gradient_penalty.py", "--steps", "250")
+def test_a_float16_gan_learns_with_a_scale_for_each_loss(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["gan_gradient_penalty.py", "--steps", "250"])
+    assert load_example("gan_gradient_penalty").main() == 0
+    output = capsys.readouterr().out
     scales = dict(re.findall(r"^(critic|generator): loss scale (\S+),", output, re.MULTILINE))
     assert float(scales["critic"]) < float(scales["generator"]) == 2.0**15
     assert 0.8 < float(re.findall(r"radius of the generated points: (\S+)", output)[0]) < 1.2
+    assert len(re.findall(r"converted [1-9]\d* of \d+ nodes to float16, 100.0% of matmul FLOPs", output)) >= 2

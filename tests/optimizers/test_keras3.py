@@ -185,3 +185,57 @@ def test_without_scaling_there_is_no_state() -> None:
     assert len(optimizer.variables) == len(optimizer.inner_optimizer.variables)
     assert float(optimizer.scale) == 1.0
     assert optimizer.loss_scale_state().steps == 0
+
+
+class Lookahead(keras.optimizers.Optimizer):
+    """A user's optimizer around an optimizer: every second step goes half of the way (Zhang et al., arXiv 1907.08610)."""
+
+    def __init__(self, inner: Any, **arguments: Any) -> None:
+        super().__init__(learning_rate=0.0, **arguments)
+        self.inner = inner
+
+    def build(self, variables: Any) -> None:
+        super().build(variables)
+        self.inner.build(variables)
+        self.slow = [tf.Variable(one.value) for one in variables]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        self.inner.apply(grads, trainable_variables)
+        self.iterations.assign_add(1)
+        for slow, fast in zip(self.slow, self._trainable_variables, strict=True):
+            due = self.iterations % 2 == 0
+            slow.assign(tf.where(due, (slow + fast.value) / 2, slow))
+            fast.assign(tf.where(due, slow, fast.value))
+
+
+def scaled_step(optimizer: Any, weight: keras.Variable, factor: tf.Variable) -> Any:
+    """A function that takes a step on the sum of squares times a factor."""
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight.value**2) * factor)
+        optimizer.apply(tape.gradient(loss, [weight.value]), [weight])
+
+    return step
+
+
+@pytest.mark.parametrize("nesting", ["scale around lookahead", "lookahead around scale"])
+def test_a_users_optimizer_around_an_optimizer(nesting: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Outside, the scale guards all of it. Inside, the user's optimizer scales no loss: it is warned about, and trains all the same."""
+    results = []
+    for wrapped in (False, True):
+        weight, spoil = variable(), tf.Variable(1.0)
+        inner = keras.optimizers.SGD(0.25, momentum=0.5)
+        optimizer: Any = Lookahead(wrap(inner) if wrapped and nesting.startswith("lookahead") else inner)
+        optimizer = wrap(optimizer) if wrapped and nesting.startswith("scale") else optimizer
+        optimizer.build([weight])
+
+        step = scaled_step(optimizer, weight, spoil)
+        for index in range(5):
+            spoil.assign(np.inf if wrapped and index == 2 and nesting.startswith("scale") else 1.0)
+            if wrapped or index != 2 or nesting.startswith("lookahead"):
+                step()
+        results.append([weight.numpy().tolist(), int(optimizer.iterations)])
+    assert results[0] == results[1]
+    assert any("not scaled" in record.getMessage() for record in caplog.records) == nesting.startswith("lookahead")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.optimizers.families import MONITORS
 from tfmp.optimizers.loss_scale import ScaleState
-from tfmp.optimizers.monitor import is_stuck, stuck_message
 from tfmp.optimizers.policies import DynamicLossScale, FixedLossScale, NoLossScale
+from tfmp.optimizers.stuck import is_stuck, stuck_message
 
 
 def skipped(scale: float, in_a_row: int, good: int = 0) -> ScaleState:

@@ -65,6 +65,7 @@ class TestGraphMode:
         assert fit["state"] == [2.0**14, 1, 2]
         assert fit["finite"]
         assert "loss_scale/current_loss_scale:0" in fit["variables"]
+        assert not fit["pulls in Keras 3"]
 
 
 def test_it_is_recognised_wherever_tensorflow_looks_for_its_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import tfmp
-from tests.optimizers.conftest import Scripts
 from tests.optimizers.families import FAMILIES, KERASES, Family, make_function, set_scale, train_step
 from tests.optimizers.test_wrappers import Problem, inner_variables, steps_in_graph
 from tfmp.optimizers.policies import DynamicLossScale
@@ -129,24 +127,3 @@ def test_fit_skips_a_bad_batch_and_learns(family: Family, jit: bool) -> None:
     assert int(optimizer.skipped_steps) == 4
     assert int(optimizer.iterations) == 28
     assert model.evaluate(x, y, verbose=0) < before / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2])
-def test_an_overflow_on_each_single_replica_is_skipped_by_all(replicas: int, run_script: Scripts) -> None:
-    records = json.loads(run_script("tests/optimizers/strategies.py", str(replicas), "rewrite", timeout=400).splitlines()[-1])
-    assert records.pop("converted") > 0
-    assert {name.split("-")[0] for name in records} == {"turn", "fit", "many", "clipped"}
-    for name, record in records.items():
-        if name.startswith("turn"):
-            assert all(skip["same weights"] and skip["in step"] for skip in record["skips"])
-            assert record["state"][:4] == [2.0 ** (10 - replicas), 1, 0, replicas]
-        elif name.startswith("many"):
-            assert record["same weights"]
-            assert record["in step"]
-            assert record["fallen"][0] == 1.0
-            assert record["recovered"][0] == 2.0
-        elif name.startswith("clipped"):
-            assert record[2:] == [record[1]] * 2
-        else:
-            assert (record["state"][0], record["iterations"], record["copies"]) == (2.0**8, 4, 1)

@@ -91,11 +91,3 @@ def test_the_table_imports_no_framework() -> None:
         "print({'tensorflow', 'keras', 'tf_keras'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() == "set()"
-
-
-def test_a_tf_keras_optimizer_does_not_pull_in_keras_3() -> None:
-    code = (
-        "import sys, tf_keras; from tfmp.optimizers.wrap import wrap; before = 'keras.optimizers' in sys.modules; "
-        "wrap(tf_keras.optimizers.SGD()); print(before == ('keras.optimizers' in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() == "True"

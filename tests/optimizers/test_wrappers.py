@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pathlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -371,6 +374,88 @@ def test_a_scale_of_a_half_is_allowed_and_found_to_overflow(family: Family) -> N
     optimizer = wrap(family.sgd(1e-3), DynamicLossScale(initial=0.125, minimum=0.0625))
     train_step(family, optimizer, lambda: tf.reduce_sum(variable * tf.constant([3e38, 1.0])) * 4.0, [variable])
     assert int(optimizer.skipped_steps) == 1
+
+
+@families
+@modes
+@pytest.mark.parametrize("dead", [0.0, 1e-40, np.nan, np.inf])
+def test_a_dead_scale_from_a_foreign_checkpoint_harms_no_weight_and_comes_back_to_life(family: Family, mode: str, dead: float) -> None:
+    problem, optimizer = Problem(), wrap(family.sgd(0.1), DynamicLossScale(maximum=64, initial=64))
+    step, before = trainer(family, optimizer, problem, mode), problem.weights()
+    set_scale(optimizer, dead)
+    step()
+    np.testing.assert_equal(problem.weights(), before)
+    assert float(optimizer.scale) in (1.0, 64.0)
+    step()
+    assert all((now != then).all() for now, then in zip(problem.weights(), before, strict=True))
+    assert optimizer.loss_scale_state().skipped_steps == 1
+
+
+@families
+def test_a_fixed_scale_is_not_moved_by_a_checkpoint(family: Family, tmp_path: pathlib.Path) -> None:
+    path = tf.train.Checkpoint(optimizer=wrap(family.sgd(0.1), 64)).write(str(tmp_path / "64"))
+    optimizer = wrap(family.sgd(0.1), 128)
+    tf.train.Checkpoint(optimizer=optimizer).read(path).expect_partial()
+    assert float(optimizer.scale) == optimizer.loss_scale_state().scale == 128.0
+
+
+@families
+def test_the_bad_variable_is_named_whichever_list_of_variables_it_was_in(family: Family) -> None:
+    """Two functions for two lists of variables, as in a GAN with one optimizer; the second one was traced last."""
+    variables = [tf.Variable([1.0], name=name) for name in ("generator", "critic", "rare")]
+    optimizer, spoil = wrap(family.sgd(0.1)), tf.Variable(0.0)
+    if family in (KERAS3, TF_KERAS):
+        optimizer.build(variables)
+
+    def function_for(part: slice) -> Callable[[], None]:
+        loss = lambda: tf.add_n([tf.reduce_sum(variable) for variable in variables[part]]) + spoil * variables[part][-1][0]  # noqa: E731
+        return make_function(lambda: train_step(family, optimizer, loss, variables[part]), "function")
+
+    first, second = function_for(slice(0, 1)), function_for(slice(1, 3))
+    first()
+    second()
+    spoil.assign(np.inf)
+    for step, name in ((first, "generator:0"), (second, "rare:0"), (first, "generator:0")):
+        step()
+        assert optimizer.last_bad_variable == name
+
+
+@families
+def test_a_loop_of_ones_own_can_ask_whether_it_is_stuck(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+    problem, optimizer = Problem(), wrap(family.sgd(0.1), DynamicLossScale(initial=4))
+    step, answers = trainer(family, optimizer, problem, "function"), []
+    with caplog.at_level("WARNING", logger="absl"):
+        for spoil in [np.inf] * 5 + [0.0] + [np.nan] * 5:
+            problem.spoil.assign(spoil)
+            step()
+            answers.append(optimizer.check_loss_scale(patience=4, loss=2.5))
+    assert answers == [False] * 3 + [True] * 2 + [False] * 4 + [True] * 2
+    messages = [record.getMessage() for record in caplog.records if "Training is stuck" in record.getMessage()]
+    assert len(messages) == 2
+    assert f"First bad gradient: {problem.variables[0].name}. Last loss: 2.5. 9 of 10 steps were skipped so far." in messages[1]
+    with pytest.raises(RuntimeError, match="Training is stuck: the last 5 steps were skipped"):
+        optimizer.check_loss_scale("raise", patience=4)
+    with pytest.raises(ValueError, match="at_floor='stop' must be one of 'warn', 'raise', 'ignore'."):
+        optimizer.check_loss_scale("stop")
+
+
+COPIES = {
+    "copy": (copy.deepcopy, (KERAS3, LEGACY, V1)),  # tf_keras's optimizers themselves cannot be copied, nor can its legacy ones be pickled
+    "pickle": (lambda optimizer: pickle.loads(pickle.dumps(optimizer)), (KERAS3, V1)),
+}
+
+
+@pytest.mark.parametrize(("way", "family"), [pytest.param(way, one, id=f"{way}-{one.name}") for way, (_, able) in COPIES.items() for one in able])
+def test_a_copy_has_the_scale_and_goes_its_own_way(way: str, family: Family) -> None:
+    optimizer = wrap(family.adam(0.1), DynamicLossScale(initial=64))
+    set_scale(optimizer, 32.0)
+    twin, state = COPIES[way][0](optimizer), optimizer.loss_scale_state()
+    assert (twin.loss_scale_state(), twin.loss_scale_policy) == (state, optimizer.loss_scale_policy)
+    assert twin.inner_optimizer is not optimizer.inner_optimizer
+    set_scale(optimizer, 16.0)
+    assert twin.loss_scale_state() == state
+    if family is not V1:
+        assert float(twin.loss_scale_record.result()) == 32.0
 
 
 @families

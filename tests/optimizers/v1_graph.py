@@ -112,14 +112,17 @@ def keras_fit(make: Any) -> dict[str, Any]:
 
     tf_keras.backend.clear_session()
     model = tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
+    before = "keras.optimizers" in sys.modules
     optimizer = make(tf_keras)
+    pulled_in = before != ("keras.optimizers" in sys.modules)
     model.compile(optimizer, "mse")
     x = np.ones((16, 3), "float32")
     x[5] = np.inf
     model.fit(x, np.zeros((16, 2)), batch_size=4, epochs=1, verbose=0, shuffle=False)
     state = tf_keras.backend.batch_get_value([optimizer.scale, optimizer.skipped_steps, optimizer.last_skip_step])
     finite = all(np.isfinite(weight).all() for weight in model.get_weights())
-    return {"state": [number.item() for number in state], "finite": finite, "variables": [one.name for one in optimizer.variables()]}
+    names = [one.name for one in optimizer.variables()]
+    return {"state": [number.item() for number in state], "finite": finite, "variables": names, "pulls in Keras 3": pulled_in}
 
 
 def resumed() -> list[float]:

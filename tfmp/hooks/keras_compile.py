@@ -1,4 +1,6 @@
-"""The hook on `Model.compile`: wraps the optimizer in a loss scale where the environment, or `tfmp.enable`, asks for loss scaling in float16."""
+"""The hook on `Model.compile`: wraps the optimizer in a loss scale where the environment, or `tfmp.enable`, asks for loss scaling in float16; and
+the one place that puts all hooks into a Keras and takes them out again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 import wrapt
 
-from tfmp.hooks import activation, notices, optimizer
+from tfmp.hooks import activation, keras_fit, notices, optimizer, unscaled
 from tfmp.optimizers import wrap
 
 
@@ -44,17 +46,23 @@ def install_keras() -> None:
     """
     if importlib.import_module("keras").backend.backend() == "tensorflow":
         _install(KERAS)
+        keras_fit.install(KERAS.name)
+        unscaled.install(KERAS.name)
         wrap.register(KERAS.name)
 
 
 def install_tf_keras() -> None:
     """Hooks tf_keras's `compile`, once, and lets models be loaded that were saved with a loss scale."""
     _install(TF_KERAS)
+    keras_fit.install(TF_KERAS.name)
+    unscaled.install(TF_KERAS.name)
     wrap.register(TF_KERAS.name)
 
 
 def uninstall() -> None:
-    """Puts back every `compile` that was hooked."""
+    """Puts back every `compile` and `fit`, and every step of an optimizer, that was hooked."""
+    keras_fit.uninstall()
+    unscaled.uninstall()
     while _originals:
         family, original = _originals.popitem()
         setattr(family.compile_owner(), "compile", original)  # noqa: B010  (mypy knows no attribute of a type found at run time)
@@ -82,16 +90,24 @@ class _Compile:
         if active.loss_scaling and optimizer.scales_losses(active):
             given = args[0] if args else kwargs.get("optimizer", "rmsprop")  # the first parameter and its default, in both families
             opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
-            with notices.falling_back(f"{type(model).__name__}.compile", active.settings.strict):
-                opt = _scaled(opt)
+            opt = _scaled(opt, model, active.settings.strict)
             if args:
                 return wrapped(opt, *args[1:], **kwargs)
             kwargs = {**kwargs, "optimizer": opt}
         return wrapped(*args, **kwargs)
 
 
-def _scaled(opt: Any) -> Any:
-    return opt if opt is None or wrap.is_wrapped(opt) else wrap.wrap(opt, "dynamic")
+def _scaled(opt: Any, model: Any, strict: bool) -> Any:
+    if opt is None or wrap.is_wrapped(opt):
+        return opt
+    try:
+        return wrap.wrap(opt, "dynamic")
+    except Exception as error:
+        if strict:
+            raise
+        name, kind = getattr(model, "name", type(model).__name__), type(error).__name__
+        notices.warn_once(f"unscaled {name}", f"model {name!r} trains without a loss scale. {kind}: {error} TFMP_STRICT=1 raises instead.")
+        return opt
 
 
 def _warn_about(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

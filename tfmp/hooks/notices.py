@@ -38,6 +38,7 @@ class _State:
     converted: bool = False
     used_rules: set[str] = dataclasses.field(default_factory=set)
     unused_rules: set[str] = dataclasses.field(default_factory=set)
+    unscaled: str = ""
     early: weakref.WeakSet[tf_api.ConcreteFunction] = dataclasses.field(default_factory=weakref.WeakSet)
 
 
@@ -92,6 +93,23 @@ def hardware_caution(caution: str) -> None:
 def something_converted() -> None:
     """Notes that the switch had an effect."""
     _state.converted = True
+    _tell_unscaled()
+
+
+def applied_unscaled(kind: str) -> None:
+    """Notes that a function applies the gradients of an optimizer of this kind without loss scaling; says so once something runs in 16 bit."""
+    _state.unscaled = _state.unscaled or kind
+    _tell_unscaled()
+
+
+def _tell_unscaled() -> None:
+    if _state.converted and _state.unscaled:
+        warn_once(
+            "unscaled",
+            f"an optimizer ({_state.unscaled}) applies gradients of a loss that is not scaled, and small float16 gradients become zero. Model.compile wraps "
+            "its optimizer by itself; in other loops wrap it with tfmp.enable_mixed_precision_graph_rewrite and scale the loss with its scale_loss (Keras 3) "
+            "or get_scaled_loss and get_unscaled_gradients, or use tfmp.LossScaler. TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 accepts it.",
+        )
 
 
 def nothing_converted(record: Record) -> None:

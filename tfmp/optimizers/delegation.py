@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfmp.optimizers.guard import Guard
 from tfmp.optimizers.readings import Readings
+from tfmp.optimizers.wrap import note_scaled
 
 #: Name of the scale's state among the checkpoint children, where TensorFlow and tf_keras put theirs.
 CHECKPOINT_CHILD = "loss_scale"
@@ -33,6 +34,7 @@ class InnerProxy(Readings, _TrackableProxy):
         """Sets what the proxy needs, past the families' own attribute assignment, which needs it already."""
         self.__dict__["_trackable"] = inner
         self.__dict__["_guard"] = guard
+        note_scaled(inner)
 
     @staticmethod
     def create_slots(optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:

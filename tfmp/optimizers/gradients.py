@@ -48,7 +48,9 @@ def unscale(gradients: Sequence[Gradient], scale: tf.Tensor, *, widen: bool) -> 
     return [_map_values(gradient, lambda values: times(values, widen)) for gradient in gradients]
 
 
-def finite_each(gradients: Sequence[Gradient], scale: tf.Tensor | None = None, replicas: int = 1) -> tf.Tensor:
+def finite_each(
+    gradients: Sequence[Gradient], scale: tf.Tensor | None = None, replicas: int = 1, also: Sequence[tf.Tensor] = ()
+) -> tf.Tensor:
     """Returns for each gradient whether all its elements are finite.
 
     Each gradient is read once; nothing leaves the device.
@@ -58,17 +60,18 @@ def finite_each(gradients: Sequence[Gradient], scale: tf.Tensor | None = None, r
         scale: None to test the gradients as they are; else float32 scalar, and what is tested is `unscale` of the
             gradients times `replicas`, so that if all are finite, the sum over the replicas is finite too.
         replicas: number of replicas the gradients will be summed over.
+        also: further conditions, bool scalars.
 
     Returns:
-        bool, shape [number of gradients that are not None].
+        bool, shape [number of gradients that are not None, plus number of further conditions].
     """
     present = [values_of(gradient) for gradient in gradients if gradient is not None]
-    if not present:
+    if not present and not also:
         return tf.zeros([0], tf.bool)
     if scale is not None:
         times = _Multiplier(float(replicas), scale)
         present = [times(values, widen=False) for values in present]
-    return tf.stack([tf.reduce_all(_is_finite(values)) for values in present])
+    return tf.stack([*(tf.reduce_all(_is_finite(values)) for values in present), *also])
 
 
 def cast_like(gradient: Gradient, variable: Any) -> Gradient:

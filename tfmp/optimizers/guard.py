@@ -10,7 +10,7 @@ from absl import logging
 
 from tfmp.optimizers import agreement
 from tfmp.optimizers import gradients as gradient_rules
-from tfmp.optimizers.ahead import Unscaled, UnscaledAhead
+from tfmp.optimizers.ahead import Unscaled, UnscaledAhead, unknown
 from tfmp.optimizers.gradients import Gradient
 from tfmp.optimizers.loss_scale import STATE_FIELDS, ScaleState, initial_state, next_state
 from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
@@ -30,6 +30,7 @@ class Guard:
     Attributes:
         policy: how the scale moves.
         variables: the state; None if the policy is not active.
+        reported_stuck: whether it was said that training is stuck, and it has not got going since.
     """
 
     def __init__(self, policy: LossScalePolicy) -> None:
@@ -40,9 +41,11 @@ class Guard:
         """
         self.policy = policy
         self.variables: ScaleVariables | None = None
-        self._names: tuple[str, ...] = ()
+        self._names: list[str] = []
+        self._first: dict[tuple[str, ...], int] = {}
         self._scaled_a_loss = False
         self._warned = False
+        self.reported_stuck = False
         self._ahead = UnscaledAhead()
         if policy.active:
             agreement.check_strategy()
@@ -101,9 +104,15 @@ class Guard:
         self._ahead.add(gradients, unscaled)
         return unscaled.gradients
 
-    def found_ahead(self, gradients: Sequence[Gradient]) -> Unscaled | None:
-        """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled."""
-        return self._ahead.find(gradients) if self.policy.active else None
+    def found_ahead(self, gradients: Sequence[Gradient], *, scaled: bool) -> Unscaled | None:
+        """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled; see `UnscaledAhead.find`.
+
+        As long as no loss was ever scaled, no gradient is: a loop that knows nothing of loss scaling trains as it did.
+        """
+        if not self.policy.active:
+            return None
+        found = self._ahead.find(gradients, scaled=scaled)
+        return unknown() if found is None and scaled and not self._scaled_a_loss else found
 
     @as_written
     def apply(
@@ -135,11 +144,12 @@ class Guard:
         """
         if not self.policy.active:
             return take(gradients)
-        self._check_use(gradients, scaled or ahead is not None, names)
+        self._check_use(gradients, scaled or ahead is not None or self._ahead.used, names)
         if not self.policy.skip_nonfinite:
             return take(gradients)
         finite, places = self._finite(gradients, scaled, ahead, reduced)
-        self._names = tuple(names) or self._names
+        first = self._number(names or [""] * len(gradients))
+        places = [first + place if 0 <= place < len(gradients) else -1 for place in places]
         return agreement.step_together(
             gradients, finite, take, lambda taken, finite: self._settle(taken, finite, places)
         )
@@ -158,10 +168,18 @@ class Guard:
         if not self.policy.skip_nonfinite:
             return tf.constant(True)
         finite = tf.concat([part.finite for part in unscaled], axis=0)
-        places = list(range(finite.shape[0]))
+        first = self._number([""] * finite.shape[0])
+        places = list(range(first, first + finite.shape[0]))
         return agreement.step_together(
             [], finite, lambda gradients: None, lambda taken, finite: self._settle(taken, finite, places)
         )
+
+    def _number(self, names: Sequence[str]) -> int:
+        """Returns the number of the first of these gradients among all that ever came; a list of names that came before has the numbers it had."""
+        if tuple(names) not in self._first:
+            self._first[tuple(names)] = len(self._names)
+            self._names += names
+        return self._first[tuple(names)]
 
     def _settle(self, taken: bool, finite: tf.Tensor, places: Sequence[int]) -> list[Any]:
         """Moves the state by one step and returns the assignments; `finite` is read only if it was not taken."""
@@ -180,7 +198,7 @@ class Guard:
             )
         if not (self._scaled_a_loss and unscaling) and not self._warned:
             self._warned = True
-            logging.warning(_NOT_SCALED)
+            logging.warning(_NOT_UNSCALED if self._scaled_a_loss else _NOT_SCALED)
 
     def _finite(
         self, gradients: Sequence[Gradient], scaled: bool, ahead: Unscaled | None, reduced: bool
@@ -188,18 +206,20 @@ class Guard:
         """Returns what must be true for the step to be taken, and the place of the gradient each element is about."""
         if ahead is not None and _same(gradients, ahead.gradients):
             return ahead.finite, ahead.places
-        tested, places = self._test(gradients, scaled, reduced), _places(gradients)
+        # A scale of 0 out of a foreign checkpoint makes gradients that are finite as long as they are scaled. The rule revives it if the step is skipped.
+        alive = [self.scale >= self.policy.minimum] if scaled and self.policy.name == "dynamic" else []
+        tested, places = self._test(gradients, scaled, reduced, alive), _places(gradients) + [-1] * len(alive)
         if ahead is None:
             return tested, places
         return tf.concat([tested, ahead.finite], axis=0), places + ahead.places
 
-    def _test(self, gradients: Sequence[Gradient], scaled: bool, reduced: bool = False) -> tf.Tensor:
+    def _test(self, gradients: Sequence[Gradient], scaled: bool, reduced: bool = False, also: Sequence[tf.Tensor] = ()) -> tf.Tensor:
         replicas = 1 if reduced else agreement.replica_count()
         # Dividing by a scale of at least 1 cannot make a finite number infinite: no need to divide for the test.
         if replicas == 1 and (not scaled or self.policy.minimum >= 1):
-            return gradient_rules.finite_each(gradients)
+            return gradient_rules.finite_each(gradients, also=also)
         scale = self.scale if scaled else tf.constant(1.0)
-        return gradient_rules.finite_each(gradients, scale, replicas)
+        return gradient_rules.finite_each(gradients, scale, replicas, also)
 
 
 def _places(gradients: Sequence[Gradient]) -> list[int]:
@@ -211,8 +231,12 @@ def _same(gradients: Sequence[Gradient], others: Sequence[Gradient]) -> bool:
     return present == {id(other) for other in others if other is not None}
 
 
-_NOT_SCALED = (
-    "Gradients are applied of a loss that was not scaled, or that were not unscaled, so loss scaling has no effect or a "
-    "wrong one. Scale the loss under the gradient tape (Keras 3: optimizer.scale_loss; tf_keras and v1: get_scaled_loss on the "
-    "loss and get_unscaled_gradients on the gradients), or use minimize or fit, or wrap with loss_scale=None."
+_HOW = (
+    "Scale the loss under the gradient tape (Keras 3: optimizer.scale_loss; tf_keras and v1: get_scaled_loss on the loss and get_unscaled_gradients on "
+    "the gradients), or use minimize or fit, or wrap with loss_scale=None."
 )
+_NOT_SCALED = (
+    "Gradients are applied of a loss that was not scaled. They are taken as they are, so that loss scaling has no effect and small float16 gradients "
+    "become zero. " + _HOW
+)
+_NOT_UNSCALED = "Gradients are applied that were not unscaled, although a loss was scaled: the step is too large by the loss scale. " + _HOW

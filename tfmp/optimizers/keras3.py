@@ -162,7 +162,7 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
         self._apply_scaled(gradients, variables, trainable_variables)
 
     def _apply_scaled(self, gradients: list[Any], variables: list[Any], given: Sequence[Any] | None) -> None:
-        ahead = self._guard.found_ahead(gradients)
+        ahead = self._guard.found_ahead(gradients, scaled=True)
         overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
 
         def take(gradients: Sequence[Any]) -> None:

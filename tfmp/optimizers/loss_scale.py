@@ -28,8 +28,8 @@ class ScaleState:
         skipped_steps: steps skipped since the beginning (int64).
         skip_run: how many steps in a row were skipped, up to and including the latest skip (int64).
         last_skip_step: which step was skipped last; the first step is 1, skipped steps count; 0 if none was (int64).
-        last_bad_gradient: place of the first non-finite gradient of the latest skipped step in the list given
-            to the optimizer, -1 if there was none (int64).
+        last_bad_gradient: number of the first non-finite gradient of the latest skipped step, -1 if there was none or it is not known which
+            (int64). It is the place in the list given to the optimizer; a second list, of other variables, is numbered on from the first.
     """
 
     scale: Any
@@ -95,7 +95,7 @@ def next_state(
         policy: how the scale moves.
         state: the state before the step.
         finite: whether all gradients of all replicas were finite, that is whether the step was taken.
-        bad_gradient: place of the first non-finite gradient; only read if not `finite`.
+        bad_gradient: number of the first non-finite gradient; only read if not `finite`.
         arithmetic: how to select and take minima: `PYTHON`, or the tensor version of the caller.
     """
     if finite:

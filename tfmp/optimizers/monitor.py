@@ -5,50 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tfmp.optimizers.loss_scale import ScaleState
-from tfmp.optimizers.policies import LossScalePolicy
 from tfmp.optimizers.readings import Readings
+from tfmp.optimizers.stuck import check_arguments, is_stuck, report, stuck_message
 
 #: Marks a summary as one of TensorBoard's scalars. `tf.summary.scalar` writes the same, but needs the tensorboard package, which training with
 #: TensorFlow 2.21 no longer brings along.
 _SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"}, data_class="DATA_CLASS_SCALAR")
-
-#: What to do when training is stuck.
-AT_FLOOR: tuple[str, ...] = ("warn", "raise", "ignore")
-
-
-def is_stuck(policy: LossScalePolicy, state: ScaleState, patience: int) -> bool:
-    """Returns whether the scale cannot fall further and yet at least `patience` steps in a row were skipped.
-
-    Skips on the way down are how a dynamic scale finds its level, and mean nothing: from 2^15 to 1 it takes 15.
-
-    Args:
-        policy: how the scale moves; one that is not active is never stuck.
-        state: the state in Python numbers.
-        patience: skips in a row, at least 1.
-    """
-    return policy.active and state.scale <= policy.minimum and state.consecutive_skips() >= patience
-
-
-def stuck_message(policy: LossScalePolicy, state: ScaleState, variable: str, loss: float | None) -> str:
-    """Returns what being stuck means and what to do about it, with the numbers of this case."""
-    floor = "fixed at" if policy.name == "fixed" else "at its minimum,"
-    return (
-        f"Training is stuck: the last {state.consecutive_skips()} steps were skipped because of infinite or NaN gradients, and the loss "
-        f"scale is {floor} {state.scale:g}. First bad gradient: {variable or 'unknown'}. Last loss: {'unknown' if loss is None else f'{loss:g}'}. "
-        f"{state.skipped_steps} of {state.steps} steps were skipped so far. The loss scale cannot be the cause any more: the model itself "
-        "overflows in 16 bit, or produces NaN in float32 too. Check the data for NaN and the learning rate; keep the layers around that variable "
-        "in float32; or train in bfloat16. "
-        + _REMEDIES[policy.name]
-    )
-
-
-_REMEDIES = {
-    "fixed": "Or choose a lower fixed scale, or loss_scale='dynamic'.",
-    "dynamic": "A lower DynamicLossScale(minimum=...) helps only if the loss itself is huge.",
-}
 
 
 def loss_scale_scalars(state: ScaleState) -> dict[str, float]:
@@ -95,11 +59,7 @@ class MonitorRules:
             ValueError: `at_floor` is unknown, or `patience` or `every` is below 1.
         """
         super().__init__()
-        if at_floor not in AT_FLOOR:
-            raise ValueError(f"at_floor={at_floor!r} must be one of {', '.join(map(repr, AT_FLOOR))}.")
-        for name, value in (("patience", patience), ("every", every)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1.")
+        check_arguments(at_floor, patience=patience, every=every)
         self._at_floor, self._patience, self._progress_bar = at_floor, patience, progress_bar
         self._every = 1 if progress_bar else every
         self._log_dir = log_dir
@@ -148,16 +108,10 @@ class MonitorRules:
         if self._writer is not None:
             self._write(state)
         if not self._reported and is_stuck(optimizer.loss_scale_policy, state, self._patience):
-            self._report(stuck_message(optimizer.loss_scale_policy, state, optimizer.last_bad_variable, (logs or {}).get("loss")))
+            self._reported = True
+            report(stuck_message(optimizer.loss_scale_policy, state, optimizer.last_bad_variable, (logs or {}).get("loss")), self._at_floor)
 
     def _write(self, state: ScaleState) -> None:
         with self._writer.as_default(step=state.steps):
             for name, value in loss_scale_scalars(state).items():
                 write_scalar(name, value)
-
-    def _report(self, message: str) -> None:
-        self._reported = True
-        if self._at_floor == "raise":
-            raise RuntimeError(message)
-        if self._at_floor == "warn":
-            logging.warning("%s", message)

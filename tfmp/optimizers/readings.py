@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from tfmp.optimizers.guard import Guard
 from tfmp.optimizers.loss_scale import ScaleState, initial_state
-from tfmp.optimizers.policies import LossScalePolicy
+from tfmp.optimizers.policies import FixedLossScale, LossScalePolicy
 from tfmp.optimizers.state import TENSORS
+from tfmp.optimizers.stuck import check_arguments, is_stuck, report, stuck_message
 
 
 class Readings:
@@ -52,5 +55,32 @@ class Readings:
 
     def loss_scale_state(self) -> ScaleState:
         """Returns the whole state of the scale in Python numbers. Eager only."""
-        variables = self._guard.variables
-        return initial_state(self._guard.policy) if variables is None else variables.numbers()
+        policy, variables = self._guard.policy, self._guard.variables
+        if variables is None:
+            return initial_state(policy)
+        # A checkpoint may hold another scale than the fixed one, which stays what it is.
+        return replace(variables.numbers(), scale=policy.initial) if isinstance(policy, FixedLossScale) else variables.numbers()
+
+    def check_loss_scale(self, at_floor: str = "warn", patience: int = 10, loss: float | None = None) -> bool:
+        """Looks whether training is stuck; for loops of one's own, now and then. In `fit` the callback `LossScaleMonitor` does it. Eager only.
+
+        Args:
+            at_floor: "warn" logs one warning for as long as training stays stuck, "raise" raises, "ignore" does neither.
+            patience: training counts as stuck when so many steps in a row were skipped with the scale at its minimum.
+            loss: the latest loss, for the message.
+
+        Returns:
+            Whether training is stuck. Skips while the scale finds its level do not count.
+
+        Raises:
+            RuntimeError: training is stuck, and `at_floor` is "raise".
+            ValueError: `at_floor` is unknown, or `patience` is below 1.
+        """
+        check_arguments(at_floor, patience=patience)
+        state = self.loss_scale_state()
+        stuck = is_stuck(self._guard.policy, state, patience)
+        if stuck and not (self._guard.reported_stuck and at_floor == "warn"):
+            self._guard.reported_stuck = True
+            report(stuck_message(self._guard.policy, state, self.last_bad_variable, loss), at_floor)
+        self._guard.reported_stuck = stuck
+        return stuck

@@ -13,7 +13,7 @@ from tfmp.optimizers.gradients import cast_like
 from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.policies import as_policy
 from tfmp.optimizers.readings import Readings
-from tfmp.optimizers.wrap import family_of, is_wrapped
+from tfmp.optimizers.wrap import family_of, is_wrapped, note_scaled
 
 
 class LossScaler(tf.Module, Readings):
@@ -105,6 +105,7 @@ def _taker(optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[l
     if is_wrapped(optimizer):
         raise already_wrapped_error(optimizer)
     wrapper = family_of(optimizer).wrapper_class()
+    note_scaled(optimizer)
     pairs = list(grads_and_vars)
     wrapper.create_slots(optimizer, pairs)
     variables = [variable for _, variable in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -47,11 +48,23 @@ class _TfKerasProxy(InnerProxy):
         self._attach(inner, Guard(as_policy(loss_scale)))
         self._optimizer = inner
         self._optimizer._is_wrapped_by_loss_scale_optimizer = "by tfmp"
+        self._record()
+
+    def _record(self) -> None:
         self.loss_scale_record = None
         if self._guard.variables is not None:
             for variable in self._guard.variables.all():
                 tf_keras.__internal__.backend.track_variable(variable)
             self.loss_scale_record = TfKerasLossScaleRecord(self._guard.variables)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Returns a copy with an inner optimizer and a scale of its own."""
+        result = memo[id(self)] = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            if name != "loss_scale_record":
+                result.__dict__[name] = copy.deepcopy(value, memo)
+        result._record()
+        return result
 
     @property
     def dynamic(self) -> bool:
@@ -89,7 +102,7 @@ class _TfKerasProxy(InnerProxy):
     def _guarded(self, pairs: list[tuple[Any, Any]], take: Any, reduced: bool) -> Any:
         """Applies unscaled (gradient, variable) pairs with `take(pairs)`, or skips the step."""
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        ahead = self._guard.found_ahead(gradients)
+        ahead = self._guard.found_ahead(gradients, scaled=False)
         return self._guard.apply(
             gradients,
             lambda gradients: take(list(zip(gradients, variables, strict=True))),

@@ -13,6 +13,7 @@ from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error
 from tfmp.optimizers.gradients import values_of
 from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.policies import LossScalePolicy, as_policy
+from tfmp.optimizers.wrap import note_scaled
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
 _Tensorflows: Any = tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer
@@ -49,6 +50,7 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
         self.__dict__["_trackable"] = inner_optimizer
         _Optimizer.__init__(self, use_locking=inner_optimizer._use_locking, name=inner_optimizer.get_name())
         self._optimizer = inner_optimizer
+        note_scaled(inner_optimizer)
         self._policy = as_policy(loss_scale)
         self._guards: weakref.WeakKeyDictionary[Any, Guard] = weakref.WeakKeyDictionary()
         self._eager_guard: Guard | None = None
@@ -118,7 +120,7 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
         pairs = tuple(grads_and_vars)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         guard = self._guard
-        ahead = guard.found_ahead(gradients)
+        ahead = guard.found_ahead(gradients, scaled=False)
         if not guard.policy.active:
             return self._optimizer.apply_gradients(pairs, global_step, name)
 
@@ -135,6 +137,14 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
                 return None
             collection.append(tf.group(taken, name=name or self.get_name()))
             return collection[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a pickle keeps: all but the scales of graphs, which stay behind with their graphs."""
+        return {name: value for name, value in vars(self).items() if name != "_guards"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes up what `__getstate__` returned."""
+        self.__dict__.update(state, _guards=weakref.WeakKeyDictionary())
 
     def variables(self) -> list[Any]:
         """Returns the inner optimizer's variables, then those of the scale's state in this graph."""

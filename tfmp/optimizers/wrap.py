@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -105,6 +106,19 @@ def family_of(optimizer: Any) -> Family:
 def is_wrapped(optimizer: Any) -> bool:
     """Returns whether an optimizer scales the loss already, by a wrapper of tfmp or of its own family."""
     return any(family.has(optimizer, family.scaling) for family in FAMILIES)
+
+
+_scaled: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def note_scaled(optimizer: Any) -> None:
+    """Notes that an optimizer gets its gradients from something that scales the loss: a wrapper of any kind, or a `LossScaler`."""
+    _scaled.add(optimizer)
+
+
+def is_scaled(optimizer: Any) -> bool:
+    """Returns whether an optimizer is known to get its gradients from something that scales the loss."""
+    return optimizer in _scaled or bool(getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False))  # tf_keras's own mark
 
 
 def register(package: str) -> None:
