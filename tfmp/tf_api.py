@@ -42,7 +42,7 @@ __all__ = [
     "callback_token", "copy_of_variable", "flat_arguments",
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "as_type", "executing_eagerly", "function_definition", "has_function", "imported", "kernels_of", "make_tensor",
-    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "variable_names",
+    "new_atomic_function", "op_def", "read_tensor", "register_xla_kernels", "rounded", "to_sixteen", "variable_names",
 ]  # fmt: skip
 
 
@@ -153,6 +153,12 @@ def rounded(value: Any, dtype_number: int) -> Any:
     """Returns the float32 array `value` rounded to the `DataType` with that number and back."""
     with np.errstate(over="ignore"):
         return value.astype(tf.dtypes.as_dtype(dtype_number).as_numpy_dtype).astype(np.float32)
+
+
+def to_sixteen(value: Any, dtype_number: int) -> Any:
+    """Returns `value` as an array of the 16-bit `DataType` with that number; what is too large for it becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(tf.dtypes.as_dtype(dtype_number).as_numpy_dtype)
 
 
 def make_tensor(value: Any, dtype_number: int) -> TensorProto:

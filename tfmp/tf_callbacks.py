@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client.session import BaseSession as _BaseSession
 from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import transform as _transform
 
@@ -28,6 +29,11 @@ def check_version(version: str = tf.__version__) -> None:
 def concrete_function_callbacks() -> list[Callable[[Any], None]]:
     """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
     return _transform.CONCRETE_FUNCTION_CALLBACKS
+
+
+def session_class() -> type:
+    """Returns the class that every `tf.compat.v1.Session` derives from."""
+    return _BaseSession
 
 
 def has_run() -> bool:

@@ -1,0 +1,80 @@
+"""Converting what is new in the graph of a Session."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfmp import engine, tf_api, tf_sessions
+from tfmp.hooks import conversion, dumps, hardware, notices
+from tfmp.hooks.shadow import Shadow
+from tfmp.program.calls import CALLING_OPS
+from tfmp.program.program import from_graph
+from tfmp.reports.account import make_record
+from tfmp.settings import Settings, Switches
+from tfmp.tf_sessions import BaseSession, Tensor
+
+ROOT = "Session graph"
+"""How the report calls a main graph."""
+
+
+def may_gain(operation: Any) -> bool:
+    """Returns whether an operation is on the allowlist or calls functions, in which there may be some that are."""
+    return operation.type in notices.FAST_OPS or operation.type in CALLING_OPS
+
+
+def decided(active: Switches, session: Any) -> Settings | None:
+    """Returns the settings for what `session` runs, type and device decided; None if nothing is to be converted."""
+    if not active.graph_rewrite:
+        return None
+    there, settings = hardware.detect(), active.settings
+    if "GPU" not in tf_sessions.device_types(session):
+        there, settings = dataclasses.replace(there, gpus=()), dataclasses.replace(settings, device="CPU")
+    decision = hardware.decide(settings, there)
+    if decision.caution:
+        notices.hardware_caution(decision.caution)
+    return decision.settings
+
+
+def add_converted(
+    shadow: Shadow, operations: Sequence[Any], results: Sequence[Tensor], fed: Sequence[str], settings: Settings, session: BaseSession
+) -> None:
+    """Adds operations to the shadow, converted if that works, and otherwise as they are.
+
+    Args:
+      shadow: what gets the operations.
+      operations: operations of the user's graph.
+      results: tensors of them that are fetched.
+      fed: operations whose results are fed, so that their types must stay.
+      settings: what to convert to.
+      session: the Session that will run them.
+
+    Raises:
+      OpError: TensorFlow refuses the operations as they are.
+      Exception: what went wrong, where `settings.strict` asks for it.
+    """
+    with notices.falling_back("graph", settings.strict, what="the graph of a tf.compat.v1.Session"), engine.without_garbage_collection():
+        float32 = [tensor for tensor in results if shadow.is_float32(tensor)]
+        cut = shadow.fragment(operations, float32)
+        converted = engine.convert(from_graph(cut.graph), settings, cut.added | set(fed))
+        record = make_record(converted, shadow.shapes)
+        conversion.account(converted, dataclasses.replace(record, function=ROOT))
+        if settings.log_path:
+            dumps.write(converted, settings.log_path)
+        if converted.changed:
+            shadow.add_converted(operations, cut, converted, _trial(session))
+            return
+    shadow.add(operations)
+
+
+def _trial(session: BaseSession) -> Callable[[tf_api.GraphDef], None]:
+    """Returns what finds out whether a graph can run. A C session that was given a node for which a device has no kernel is of no use any more, and takes
+    its variables with it; where all nodes run on the CPU, the kernels have been looked up already.
+    """
+
+    def try_out(graph_def: tf_api.GraphDef) -> None:
+        if tf_sessions.device_types(session) != {"CPU"}:
+            tf_sessions.try_out(session, graph_def)
+
+    return try_out
