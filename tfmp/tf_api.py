@@ -1,4 +1,4 @@
-"""The border to TensorFlow: this module, `tf_callbacks` and `tf_marks` are the only ones that import TensorFlow's private modules.
+"""The border to TensorFlow: this module, `tf_callbacks`, `tf_marks` and `tf_sessions` are the only ones that import TensorFlow's private modules.
 
 What is taken is the same, name for name, in TensorFlow 2.18 to 2.21. A TensorFlow version that moves something is handled here and nowhere else.
 Importing this module imports TensorFlow; nothing that runs before TensorFlow does may import it.

@@ -1,4 +1,4 @@
-"""The border to TensorFlow's Sessions and to the C graph that they run: with `tf_api` and `tf_callbacks`, all of TensorFlow's private modules that tfmp uses.
+"""The border to TensorFlow's Sessions and to the C graph that they run: a part of the border, as `tf_api` is.
 
 What is taken is the same, name for name, in TensorFlow 2.18 to 2.21.
 """
@@ -115,9 +115,9 @@ def unchanging(graph: tf.Graph) -> Iterator[None]:
         yield
 
 
-def functions_of(graph: tf.Graph) -> Mapping[str, Any]:
-    """Returns the functions of `graph` by name, in no order; those that have a graph in Python keep it as `_cached_graph` or `graph`."""
-    return graph._functions
+def functions_of(graph: tf.Graph) -> Sequence[Any]:
+    """Returns the functions of `graph`: `AtomicFunction`s, and what TensorFlow 1 made for its `Defun`s and for imported ones."""
+    return tuple(graph._functions.values())
 
 
 def library_of(graph: tf.Graph) -> Any:

@@ -30,8 +30,17 @@ def contents(folder: pathlib.Path) -> str:
     """Returns the text of a SavedModel, the functions in the order of their names, counted afresh."""
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     (meta,) = saved.meta_graphs
-    return counted_afresh([saved.saved_model_schema_version, meta.meta_info_def, meta.saver_def, meta.signature_def["serve"], meta.object_graph_def.nodes,
-        *in_order(meta.object_graph_def.concrete_functions.items(), key=lambda item: item[0]), *parts(meta.graph_def)])
+    return counted_afresh(
+        [
+            saved.saved_model_schema_version,
+            meta.meta_info_def,
+            meta.saver_def,
+            meta.signature_def["serve"],
+            meta.object_graph_def.nodes,
+            *in_order(meta.object_graph_def.concrete_functions.items(), key=lambda item: item[0]),
+            *parts(meta.graph_def),
+        ]
+    )
 
 
 def parts(graph: Any) -> list[Any]:

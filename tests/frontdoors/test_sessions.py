@@ -211,8 +211,11 @@ def pooled() -> list[Any]:
         with tf.control_dependencies([v1.assign_add(count, 1.0)]):
             first = tf.nn.conv3d(x, w, [1] * 5, "SAME")
         result = tf.nn.conv3d(tf.nn.avg_pool3d(first, 2, 2, "SAME"), w, [1] * 5, "SAME")
+        summed = v1.assign_add(v1.get_variable("sum", [], initializer=v1.zeros_initializer()), tf.reduce_sum(result))
+        with tf.control_dependencies([summed]):
+            done = tf.constant(1)
         sess.run(v1.global_variables_initializer())
-        fetched = [sess.run(first), sess.run(result), sess.run([first, result])]
+        fetched = [sess.run(first), sess.run(result), sess.run([first, result]), sess.run([done, summed])]
         later = tf.nn.conv3d(result, w, [1] * 5, "SAME")
         train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(later))
         return [*fetched, sess.run([later, train, result])[::2], sess.make_callable(w)(), sess.run(count), sess.run(later, {first: 2 * fetched[0]})]

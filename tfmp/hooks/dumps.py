@@ -34,15 +34,15 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
 
 def _before(conversion: Conversion) -> tf_api.GraphDef:
     if not conversion.root:
-        return conversion.originals[""]  # type: ignore[return-value]  # a main graph's is one
-    return graph_of((), [conversion.originals[name] for name in dict.fromkeys(body.function for body in conversion.bodies.values())])  # type: ignore[misc]
+        return conversion.originals[""]
+    return graph_of((), [conversion.originals[name] for name in dict.fromkeys(body.function for body in conversion.bodies.values())])
 
 
 def _after(conversion: Conversion) -> tf_api.GraphDef:
     if not conversion.root:
         return conversion.graph_def
     functions = conversion.functions(lambda name, version: f"{name}_{version}" if version else name)
-    return graph_of((), [function.proto for function in functions])  # type: ignore[misc]
+    return graph_of((), [function.proto for function in functions])
 
 
 def _bucket(conversion: Conversion, kind: str) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import engine, tf_api, tf_sessions
 from tfmp.hooks import conversion, dumps, hardware, notices
-from tfmp.hooks.shadow import Shadow
+from tfmp.hooks.shadow import Shadow, cut_out
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.program import from_graph
 from tfmp.reports.account import make_record
+from tfmp.reports.describe import describe
+from tfmp.reports.records import Details
+from tfmp.reports.shapes import Graphs, graphs_of
 from tfmp.settings import Settings, Switches
 from tfmp.tf_sessions import BaseSession, Tensor
 
@@ -37,9 +41,7 @@ def decided(active: Switches, session: Any) -> Settings | None:
     return decision.settings
 
 
-def add_converted(
-    shadow: Shadow, operations: Sequence[Any], results: Sequence[Tensor], fed: Sequence[str], settings: Settings, session: BaseSession
-) -> None:
+def add_converted(shadow: Shadow, operations: Sequence[Any], results: Sequence[Tensor], fed: Sequence[str], settings: Settings, session: BaseSession) -> None:
     """Adds operations to the shadow, converted if that works, and otherwise as they are.
 
     Args:
@@ -55,10 +57,9 @@ def add_converted(
       Exception: what went wrong, where `settings.strict` asks for it.
     """
     with notices.falling_back("graph", settings.strict, what="the graph of a tf.compat.v1.Session"), engine.without_garbage_collection():
-        float32 = [tensor for tensor in results if shadow.is_float32(tensor)]
-        cut = shadow.fragment(operations, float32)
+        cut = shadow.fragment(operations, results)
         converted = engine.convert(from_graph(cut.graph), settings, cut.added | set(fed))
-        record = make_record(converted, shadow.shapes)
+        record = make_record(converted, conversion.Shapes(_graphs(session.graph)), _Details(session.graph, operations, results, fed, settings))
         conversion.account(converted, dataclasses.replace(record, function=ROOT))
         if settings.log_path:
             dumps.write(converted, settings.log_path)
@@ -66,6 +67,26 @@ def add_converted(
             shadow.add_converted(operations, cut, converted, _trial(session))
             return
     shadow.add(operations)
+
+
+def _graphs(graph: Any) -> Graphs:
+    """Returns the Python graphs of the functions of a main graph, and under "" that graph itself."""
+    return {**graphs_of([function for function in tf_sessions.functions_of(graph) if isinstance(function, tf_api.AtomicFunction)]), "": graph}
+
+
+class _Details:
+    """Works out what there is to say of a conversion by converting once more. Keeps no graph alive."""
+
+    def __init__(self, graph: Any, operations: Sequence[Any], results: Sequence[Tensor], fed: Sequence[str], settings: Settings) -> None:
+        self._graph, self._names = weakref.ref(graph), [operation.name for operation in operations]
+        self._results, self._fed, self._settings = results, fed, settings
+
+    def __call__(self) -> Details | None:
+        graph = self._graph()
+        if graph is None:
+            return None
+        cut = cut_out(graph, [*map(graph.get_operation_by_name, self._names)], self._results)
+        return describe(engine.convert(from_graph(cut.graph), self._settings, cut.added | set(self._fed)), _graphs(graph))
 
 
 def _trial(session: BaseSession) -> Callable[[tf_api.GraphDef], None]:

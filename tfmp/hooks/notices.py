@@ -59,9 +59,7 @@ def _text(name: bytes | str) -> str:
 
 
 @contextlib.contextmanager
-def falling_back(
-    name: bytes | str, strict: bool, let_through: type[Exception] | tuple[type[Exception], ...] = (), what: str = ""
-) -> Iterator[None]:
+def falling_back(name: bytes | str, strict: bool, let_through: type[Exception] | tuple[type[Exception], ...] = (), what: str = "") -> Iterator[None]:
     """Turns any failure inside into one warning that names the function and the cause; with `strict`, or for `let_through`, it is raised."""
     try:
         yield

@@ -17,7 +17,6 @@ from tfmp.conversion import Conversion
 from tfmp.dtypes import DT_FLOAT, FLOAT32
 from tfmp.graph import fragment
 from tfmp.graph.fragment import Fragment, Tensor
-from tfmp.hooks.conversion import shapes_in
 from tfmp.rewriting.plan import InsertCast, Plan
 from tfmp.tf_sessions import NativeGraph, functions_of, library_of
 
@@ -74,10 +73,9 @@ class Shadow:
         self.there.update(operation.name for operation in operations)
 
     def fragment(self, operations: Sequence[Any], results: Iterable[Tensor]) -> Fragment:
-        """Returns the graph of operations that are not there yet, with the user's functions, ready to be converted; see `fragment.cut`."""
+        """Returns the graph of operations that are not there yet, ready to be converted, as `cut_out` does."""
         self._read_library()
-        nodes = [operation.node_def for operation in operations]
-        return fragment.cut(nodes, self._node, self._type_of, results, self._library.function)
+        return cut_out(self._graph, operations, results, self._library.function)
 
     def add_converted(self, operations: Sequence[Any], cut: Fragment, conversion: Conversion, try_out: Callable[[tf_api.GraphDef], None]) -> None:
         """Adds what `conversion` has made of `cut`, the fragment of `operations`; raises `OpError` if TensorFlow refuses it, and then adds nothing.
@@ -118,15 +116,6 @@ class Shadow:
         """Returns how `tensor`, whatever its type there, is called in the shadow."""
         return self.table.renamed.get(tensor[0], tensor[0]), tensor[1]
 
-    def is_float32(self, tensor: Tensor) -> bool:
-        """Returns whether `tensor` is of type float32 in the user's graph."""
-        return self._type_of(tensor) == DT_FLOAT
-
-    def shapes(self, function: str, node: str) -> tuple[list[Any], Any] | None:
-        """Returns the shapes of a node's inputs and of its first output, as `account.ShapeLookup` does; "" is the user's graph itself."""
-        owner = functions_of(self._graph).get(function)
-        return shapes_in(self._graph if not function else getattr(owner, "_cached_graph", None) or getattr(owner, "graph", None), node)
-
     def fall_back(self) -> None:
         """Adds all that hangs on converted nodes once more in float32; from now on that is what `view` returns."""
         todo, again = list(self.table.altered), dict[str, Any]()
@@ -165,9 +154,6 @@ class Shadow:
     def _node(self, name: str) -> tf_api.NodeDef:
         return self._graph.get_operation_by_name(name).node_def
 
-    def _type_of(self, tensor: Tensor) -> int:
-        return self._graph.get_operation_by_name(tensor[0]).outputs[tensor[1]].dtype.base_dtype.as_datatype_enum
-
     def _names(self, plan: Plan, number: int, known: Mapping[Tensor, Tensor]) -> dict[str, str]:
         """Returns new names for casts whose names another fragment has taken."""
         names = [name for cast in plan.casts if (cast.name, 0) not in known for name in (cast.name, f"{cast.name}-Back")]
@@ -205,6 +191,23 @@ class Shadow:
             for node, port in shortcut.readers:
                 passed, output = body.inputs[node][port]
                 table.bypassed.add(cut.seen((body.names[passed], output)) or (body.names[passed], output))
+
+
+def cut_out(graph: Any, operations: Sequence[Any], results: Iterable[Tensor], functions: Iterable[tf_api.FunctionDef] | None = None) -> Fragment:
+    """Returns some operations of a `tf.Graph` as a graph of their own, with the graph's `functions`; see `fragment.cut`.
+
+    Of `results`, tensors of `operations`, those that are not float32 do not matter.
+    """
+
+    def node(name: str) -> tf_api.NodeDef:
+        return graph.get_operation_by_name(name).node_def
+
+    def type_of(tensor: Tensor) -> int:
+        return graph.get_operation_by_name(tensor[0]).outputs[tensor[1]].dtype.base_dtype.as_datatype_enum
+
+    nodes = [operation.node_def for operation in operations]
+    float32 = [tensor for tensor in results if type_of(tensor) == DT_FLOAT]
+    return fragment.cut(nodes, node, type_of, float32, library_of(graph).function if functions is None else functions)
 
 
 def _source(plan: Plan, cast: InsertCast) -> Tensor:

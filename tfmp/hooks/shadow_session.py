@@ -33,12 +33,19 @@ class _Runner:
     """What runs instead of the methods that hand something to the C session. It does not keep the Session, which keeps it, alive."""
 
     def __init__(self, session: BaseSession) -> None:
-        self._session, self._graph = weakref.ref(session), session.graph
+        self._reference, self._graph = weakref.ref(session), session.graph
         self._shadow = Shadow(session.graph)
         self.native = tf_sessions.new_session(session, self._shadow.native)
         self._lock = threading.RLock()
         self._pending: dict[str, Any] = {}
         self._scanned, self._extended, self._strict, self._dtype = 0, 0, False, ""
+
+    @property
+    def _session(self) -> BaseSession:
+        session = self._reference()
+        if session is None:
+            raise ReferenceError("the Session is gone")
+        return session
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """Returns, by name, what replaces methods of `BaseSession`."""
@@ -65,7 +72,7 @@ class _Runner:
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Stands for `BaseSession._do_call`, through which `partial_run_setup` goes straight to the C session."""
-        session = self._session()
+        session = self._session
         if function.__name__ != "_setup_fn":
             return BaseSession._do_call(session, function, *args)
 
@@ -85,7 +92,7 @@ class _Runner:
         """Stands for `BaseSession._make_callable_from_options`, which tf_keras's functions use in graph mode."""
 
         def make(step: Step) -> Callable[..., Any]:
-            return tf_sessions.native_callable(self._session(), options, step.plain, step.fetched, step.targets)
+            return tf_sessions.native_callable(self._session, options, step.plain, step.fetched, step.targets)
 
         return self._serve(Request.of_callable(options), make, lambda session: session._make_callable_from_options(options))
 
@@ -118,12 +125,12 @@ class _Runner:
             needed = self._missing(request.names)
             active = activation.current()
             self._strict = active.settings.strict
-            settings = graph_conversion.decided(active, self._session()) if any(map(graph_conversion.may_gain, needed.values())) else None
+            settings = graph_conversion.decided(active, self._session) if any(map(graph_conversion.may_gain, needed.values())) else None
             if settings is not None:
                 needed = dict(self._pending)
                 results = [tensor for tensor in request.fetched if tensor[0] in needed]
                 fed = [name for name, _ in (*request.fed, *request.plain)]
-                graph_conversion.add_converted(self._shadow, [*needed.values()], results, fed, settings, self._session())
+                graph_conversion.add_converted(self._shadow, [*needed.values()], results, fed, settings, self._session)
                 self._dtype = settings.dtype
             elif needed:
                 self._shadow.add([operation for name, operation in self._pending.items() if name in needed])
@@ -166,7 +173,7 @@ class _Runner:
 
     def _given_up(self, error: Exception) -> BaseSession:
         """Lets the Session, for which nothing has run yet, run the user's graph itself, and returns it."""
-        session = self._session()
+        session = self._session
         notices.fell_back("graph", error, WHAT)
         tf_sessions.replace_session(session, tf_sessions.new_session(session))
         for name in self.methods():
