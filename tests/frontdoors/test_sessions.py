@@ -325,7 +325,10 @@ def test_the_report_and_the_dump_name_the_graph(dtype: str, tmp_path: Any) -> No
         x, y, _, loss = network()
         sess.run(v1.global_variables_initializer())
         sess.run(loss, {x: X, y: Y})
-    (record,) = tfmp.report()[before:]
+        (record,) = tfmp.report()[before:]
+        details = record.details()
+    assert details is not None
+    assert sess.graph.get_operation_by_name("output") is not None
     assert str(record).startswith("Session graph: converted ")
     assert record.flop_share == 1
     assert sorted(path.name.partition("_main_")[0] for path in tmp_path.iterdir()) == [
