@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import engine, tf_api, tf_sessions
+from tfmp.dtypes import FLOAT16
 from tfmp.hooks import conversion, dumps, hardware, notices
 from tfmp.hooks.shadow import Shadow, cut_out
 from tfmp.program.calls import CALLING_OPS
@@ -21,6 +22,12 @@ from tfmp.tf_sessions import BaseSession, Tensor
 
 ROOT = "Session graph"
 """How the report calls a main graph."""
+
+APPLY_OPS = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
+"""First words of the ops with which optimizers of TensorFlow 1 take a step (`training_ops.cc`)."""
+
+SCALE = "current_loss_scale"
+"""Name of the variable of a loss scale, TensorFlow's own and tfmp's."""
 
 
 def may_gain(operation: Any) -> bool:
@@ -39,6 +46,14 @@ def decided(active: Switches, session: Any) -> Settings | None:
     if decision.caution:
         notices.hardware_caution(decision.caution)
     return decision.settings
+
+
+def warn_if_unscaled(active: Switches, settings: Settings, graph: Any) -> None:
+    """Tells somebody whose graph trains in float16 that nothing scales the loss, if loss scaling is wanted."""
+    if active.loss_scaling and settings.dtype == FLOAT16.name:
+        steps = [operation.type for operation in graph.get_operations() if operation.type.startswith(APPLY_OPS)]
+        if steps and not any(SCALE in operation.name for operation in graph.get_operations()):
+            notices.session_unscaled(steps[0])
 
 
 def add_converted(shadow: Shadow, operations: Sequence[Any], results: Sequence[Tensor], fed: Sequence[str], settings: Settings, session: BaseSession) -> None:

@@ -129,6 +129,15 @@ def session_ran_too_early(graph: Any) -> None:
         )
 
 
+def session_unscaled(optimizer: str) -> None:
+    """Says once that the graph of a Session applies gradients (with nodes of the op type `optimizer`) of a loss that is not scaled."""
+    warn_once(
+        "unscaled",
+        f"a graph with {optimizer} trains in float16, but its loss is not scaled, and small float16 gradients become zero. Wrap the optimizer: "
+        "opt = tfmp.enable_mixed_precision_graph_rewrite(opt). TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 accepts it.",
+    )
+
+
 def traced_in_float32(function: tf_api.ConcreteFunction) -> None:
     """Remembers, weakly, a function that was traced while mixed precision was off, in case it is switched on later."""
     if not _state.on:

@@ -131,6 +131,7 @@ class _Runner:
                 results = [tensor for tensor in request.fetched if tensor[0] in needed]
                 fed = [name for name, _ in (*request.fed, *request.plain)]
                 graph_conversion.add_converted(self._shadow, [*needed.values()], results, fed, settings, self._session)
+                graph_conversion.warn_if_unscaled(active, settings, self._graph)
                 self._dtype = settings.dtype
             elif needed:
                 self._shadow.add([operation for name, operation in self._pending.items() if name in needed])
