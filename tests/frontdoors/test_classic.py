@@ -52,8 +52,10 @@ def test_by_graph(environment: Environment) -> None:
     assert found["warnings"] == []
 
 
-def test_by_keras(environment: Environment) -> None:
-    found = facts(environment, "by_keras.py")["keras"]
+@pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "tf_keras"])
+def test_by_keras(environment: Environment, legacy: str) -> None:
+    found = facts(environment, "by_keras.py", TF_USE_LEGACY_KERAS=legacy)["keras"]
+    assert found["keras"] == ("tf_keras" if legacy == "1" else "keras")
     assert found["ran"]["products"] == ["float16"]
     assert found["accuracy"] > 0.85
     assert found["losses"][-1] < found["losses"][0] / 3
