@@ -89,7 +89,9 @@ def adding_losses() -> Any:
 def called_back() -> Any:
     """Callbacks that read, change and save what a model has."""
     seen: list[Any] = []
-    note = tf_keras.callbacks.LambdaCallback(on_epoch_end=lambda _epoch, logs: seen.append(sorted(logs)), on_batch_end=lambda _batch, logs: seen.append(len(logs)))
+    note = tf_keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda _epoch, logs: seen.append(sorted(logs)), on_batch_end=lambda _batch, logs: seen.append(len(logs))
+    )
     schedule = tf_keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
     stop = tf_keras.callbacks.EarlyStopping(monitor="loss", patience=5, restore_best_weights=True)
     return [fitted(dense(), callbacks=[note, schedule, stop, tf_keras.callbacks.TerminateOnNaN()]), seen]

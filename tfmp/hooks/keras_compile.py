@@ -9,7 +9,7 @@ from typing import Any
 
 import wrapt
 
-from tfmp.hooks import activation, notices, optimizer
+from tfmp.hooks import activation, keras_files, notices, optimizer
 from tfmp.optimizers import wrap
 
 
@@ -44,17 +44,20 @@ def install_keras() -> None:
     """
     if importlib.import_module("keras").backend.backend() == "tensorflow":
         _install(KERAS)
+        keras_files.install(KERAS.name)
         wrap.register(KERAS.name)
 
 
 def install_tf_keras() -> None:
     """Hooks tf_keras's `compile`, once, and lets models be loaded that were saved with a loss scale."""
     _install(TF_KERAS)
+    keras_files.install(TF_KERAS.name)
     wrap.register(TF_KERAS.name)
 
 
 def uninstall() -> None:
-    """Puts back every `compile` that was hooked."""
+    """Puts back every `compile` that was hooked, and the writing of files."""
+    keras_files.uninstall()
     while _originals:
         family, original = _originals.popitem()
         setattr(family.compile_owner(), "compile", original)  # noqa: B010  (mypy knows no attribute of a type found at run time)
@@ -81,12 +84,13 @@ class _Compile:
             _warn_about(model, args, kwargs)
         if active.loss_scaling and optimizer.scales_losses(active):
             given = args[0] if args else kwargs.get("optimizer", "rmsprop")  # the first parameter and its default, in both families
-            opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
+            plain = opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
             with notices.falling_back(f"{type(model).__name__}.compile", active.settings.strict):
                 opt = _scaled(opt)
-            if args:
-                return wrapped(opt, *args[1:], **kwargs)
-            kwargs = {**kwargs, "optimizer": opt}
+            result = wrapped(opt, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "optimizer": opt})
+            if opt is not plain:
+                keras_files.was_wrapped(model, plain if self._family is KERAS else given, opt, self._family.name)
+            return result
         return wrapped(*args, **kwargs)
 
 

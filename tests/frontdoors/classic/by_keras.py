@@ -23,4 +23,12 @@ model.compile(optimizer=opt, loss="sparse_categorical_crossentropy", metrics=["a
 with watch.functions_run() as ran:
     history = model.fit(x_train, y_train, epochs=5, verbose=0)
 _, accuracy = model.evaluate(x_test, y_test, verbose=0)
-watch.tell("keras", keras=type(model).__module__.partition(".")[0], accuracy=accuracy, ran=ran, losses=history.history["loss"], scale=opt.scale.numpy(), skipped=int(opt.skipped_steps))
+watch.tell(
+    "keras",
+    keras=type(model).__module__.partition(".")[0],
+    accuracy=accuracy,
+    ran=ran,
+    losses=history.history["loss"],
+    scale=opt.scale.numpy(),
+    skipped=int(opt.skipped_steps),
+)
