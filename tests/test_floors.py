@@ -19,6 +19,7 @@ FLOORS = (
     ("errors",),
     ("dtypes",),
     ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "user_rules"),
+    ("tf_sessions",),
     ("settings", "graph", "layer_marks"),
     ("program",),
     ("colouring",),
@@ -35,7 +36,7 @@ FLOORS = (
 # Imports that go up, each with the reason; all of them are inside functions.
 UPWARDS = {("startup", "hooks"): "it waits for TensorFlow to be imported, and then brings the hooks"}
 
-TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks"}
+TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks", "tf_sessions"}
 ENVIRONMENT = {
     "startup": "decides, before anything can be imported, whether to do anything at all",
     "hooks.activation": "hands it to the parser in settings",

@@ -1,4 +1,4 @@
-"""The border to TensorFlow: this module, `tf_callbacks` and `tf_marks` are the only ones that import TensorFlow's private modules.
+"""The border to TensorFlow: this module, `tf_callbacks`, `tf_marks` and `tf_sessions` are the only ones that import TensorFlow's private modules.
 
 What is taken is the same, name for name, in TensorFlow 2.18 to 2.21. A TensorFlow version that moves something is handled here and nowhere else.
 Importing this module imports TensorFlow; nothing that runs before TensorFlow does may import it.
@@ -18,8 +18,8 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
 from tensorflow.python.eager.polymorphic_function import function_type_utils as _function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework import func_graph as _func_graph
+from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework import kernels as _kernels
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import tensor_util as _tensor_util
@@ -46,7 +46,7 @@ __all__ = [
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "as_type", "enclosing_graphs", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function",
     "imported_nodes", "input_shapes", "is_branch", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs",
-    "read_tensor", "register_xla_kernels", "replica_id", "rounded", "variable_names",
+    "read_tensor", "register_xla_kernels", "replica_id", "rounded", "to_sixteen", "variable_names",
 ]  # fmt: skip
 
 
@@ -175,6 +175,12 @@ def rounded(value: Any, dtype_number: int) -> Any:
     """Returns the float32 array `value` rounded to the `DataType` with that number and back."""
     with np.errstate(over="ignore"):
         return value.astype(tf.dtypes.as_dtype(dtype_number).as_numpy_dtype).astype(np.float32)
+
+
+def to_sixteen(value: Any, dtype_number: int) -> Any:
+    """Returns `value` as an array of the 16-bit `DataType` with that number; what is too large for it becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(tf.dtypes.as_dtype(dtype_number).as_numpy_dtype)
 
 
 def make_tensor(value: Any, dtype_number: int) -> TensorProto:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client.session import BaseSession as _BaseSession
 from tensorflow.python.eager import context as _context
+from tensorflow.python.eager import wrap_function as _wrap_function
 from tensorflow.python.eager.polymorphic_function import transform as _transform
+from tensorflow.python.saved_model import function_deserialization as _function_deserialization
 
 from tfmp.errors import TfmpError
 
@@ -28,6 +32,21 @@ def check_version(version: str = tf.__version__) -> None:
 def concrete_function_callbacks() -> list[Callable[[Any], None]]:
     """Returns the list that TensorFlow calls with every newly traced `ConcreteFunction` (`polymorphic_function/transform.py`)."""
     return _transform.CONCRETE_FUNCTION_CALLBACKS
+
+
+def session_class() -> type:
+    """Returns the class that every `tf.compat.v1.Session` derives from."""
+    return _BaseSession
+
+
+def function_loader() -> ModuleType:
+    """Returns the module whose `load_function_def_library` makes a dict of `ConcreteFunction`s of the function library of a SavedModel."""
+    return _function_deserialization
+
+
+def wrapped_function_class() -> type:
+    """Returns the subclass of `ConcreteFunction` that `tf.compat.v1.wrap_function` makes, also for SavedModels of TensorFlow 1."""
+    return _wrap_function.WrappedFunction
 
 
 def has_run() -> bool:

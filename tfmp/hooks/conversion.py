@@ -19,7 +19,7 @@ from tfmp.reports.describe import describe
 from tfmp.reports.flops import FORMULAS
 from tfmp.reports.ledger import LEDGER
 from tfmp.reports.records import Details
-from tfmp.reports.shapes import graphs_of
+from tfmp.reports.shapes import Graphs, graphs_of
 from tfmp.settings import Settings
 
 _numbers = itertools.count()
@@ -49,7 +49,7 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
     if decision.settings is None:
         return None
     conversion = _run(functions, links, decision.settings)
-    _account(conversion, make_record(conversion, _Shapes(functions), _Details(functions, links, decision.settings)))
+    account(conversion, make_record(conversion, Shapes(graphs_of(functions)), _Details(functions, links, decision.settings)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)
     return register(conversion, functions) if conversion.changed else None
@@ -79,7 +79,8 @@ class _Details:
         return describe(_run(functions, self._links, self._settings), graphs_of(functions))
 
 
-def _account(conversion: Conversion, record: Record) -> None:
+def account(conversion: Conversion, record: Record) -> None:
+    """Enters a conversion into the report and the log, and says what is to be said of it."""
     notices.check_overrides(conversion)
     notices.check_rules(conversion)
     if record.converted or record.kept:
@@ -122,13 +123,15 @@ def register(conversion: Conversion, functions: Sequence[tf_api.AtomicFunction])
     ]
 
 
-class _Shapes:
-    """Shapes of nodes, from the Python graphs that the functions were traced into."""
+class Shapes:
+    """Shapes of matrix multiplications and convolutions, from Python graphs."""
 
-    def __init__(self, functions: Sequence[tf_api.AtomicFunction]) -> None:
-        self._graphs = graphs_of(functions)
+    def __init__(self, graphs: Graphs) -> None:
+        """Looks into `graphs`, by function."""
+        self._graphs = graphs
 
     def __call__(self, function: str, node: str) -> tuple[list[Shape], Shape] | None:
+        """Returns the shapes of a node's inputs and of its first output, as `account.ShapeLookup` does."""
         operation = _find(self._graphs.get(function), node)
         return None if operation is None else ([_shape(tensor) for tensor in operation.inputs], _shape(operation.outputs[0]))
 

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 from tfmp import tf_api
 from tfmp.conversion import Conversion
+from tfmp.graph.fragment import graph_of
 from tfmp.oplists import KINDS
 
 
@@ -21,11 +22,7 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
     target.mkdir(parents=True, exist_ok=True)
     stamp = f"{conversion.root or 'main'}_{time.time_ns() // 1_000_000}"
     files = []
-    before = [conversion.originals[name] for name in dict.fromkeys(body.function for body in conversion.bodies.values())]
-    after = [function.proto for function in conversion.functions(lambda name, version: f"{name}_{version}" if version else name)]
-    for suffix, functions in (("preop", before), ("AutoMixedPrecision", after)):
-        graph = tf_api.GraphDef()
-        graph.library.function.extend(functions)
+    for suffix, graph in (("preop", _before(conversion)), ("AutoMixedPrecision", _after(conversion))):
         files.append(target / f"graphdef_{suffix}_{stamp}.pb")
         files[-1].write_bytes(graph.SerializeToString())
         files.append(target / f"graphdef_{suffix}_{stamp}.pb.txt")
@@ -33,6 +30,19 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
     files.append(target / f"paintbuckets_AutoMixedPrecision_{stamp}.txt")
     files[-1].write_text("\n".join(_bucket(conversion, kind) for kind in KINDS), encoding="utf-8")
     return files
+
+
+def _before(conversion: Conversion) -> tf_api.GraphDef:
+    if not conversion.root:
+        return conversion.originals[""]
+    return graph_of((), [conversion.originals[name] for name in dict.fromkeys(body.function for body in conversion.bodies.values())])
+
+
+def _after(conversion: Conversion) -> tf_api.GraphDef:
+    if not conversion.root:
+        return conversion.graph_def
+    functions = conversion.functions(lambda name, version: f"{name}_{version}" if version else name)
+    return graph_of((), [function.proto for function in functions])
 
 
 def _bucket(conversion: Conversion, kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import wrapt
 
-from tfmp.hooks import activation, keras_fit, notices, optimizer, unscaled
+from tfmp.hooks import activation, keras_files, keras_fit, notices, optimizer, unscaled
 from tfmp.optimizers import wrap
 
 
@@ -46,6 +46,7 @@ def install_keras() -> None:
     """
     if importlib.import_module("keras").backend.backend() == "tensorflow":
         _install(KERAS)
+        keras_files.install(KERAS.name)
         keras_fit.install(KERAS.name)
         unscaled.install(KERAS.name)
         wrap.register(KERAS.name)
@@ -54,13 +55,15 @@ def install_keras() -> None:
 def install_tf_keras() -> None:
     """Hooks tf_keras's `compile`, once, and lets models be loaded that were saved with a loss scale."""
     _install(TF_KERAS)
+    keras_files.install(TF_KERAS.name)
     keras_fit.install(TF_KERAS.name)
     unscaled.install(TF_KERAS.name)
     wrap.register(TF_KERAS.name)
 
 
 def uninstall() -> None:
-    """Puts back every `compile` and `fit`, and every step of an optimizer, that was hooked."""
+    """Puts back every `compile` and `fit`, every step of an optimizer that was hooked, and the writing of files."""
+    keras_files.uninstall()
     keras_fit.uninstall()
     unscaled.uninstall()
     while _originals:
@@ -89,11 +92,12 @@ class _Compile:
             _warn_about(model, args, kwargs)
         if active.loss_scaling and optimizer.scales_losses(active):
             given = args[0] if args else kwargs.get("optimizer", "rmsprop")  # the first parameter and its default, in both families
-            opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
+            plain = opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
             opt = _scaled(opt, model, active.settings.strict)
-            if args:
-                return wrapped(opt, *args[1:], **kwargs)
-            kwargs = {**kwargs, "optimizer": opt}
+            result = wrapped(opt, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "optimizer": opt})
+            if opt is not plain:
+                keras_files.was_wrapped(model, plain if self._family is KERAS else given, opt, self._family.name)
+            return result
         return wrapped(*args, **kwargs)
 
 

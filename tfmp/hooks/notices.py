@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfmp import tf_api
 from tfmp.errors import MixedPrecisionWarning
@@ -25,7 +25,7 @@ _CANNOT_START = (
 )  # fmt: skip
 """Parts of the messages with which TensorFlow refuses a function before running any of it: a missing kernel, types that do not fit, a failed compilation."""
 
-_FAST_OPS = frozenset(row.op for row in ROWS if ALLOW in (row.float16, row.bfloat16))
+FAST_OPS = frozenset(row.op for row in ROWS if ALLOW in (row.float16, row.bfloat16))
 
 
 @dataclasses.dataclass
@@ -60,7 +60,7 @@ def _text(name: bytes | str) -> str:
 
 
 @contextlib.contextmanager
-def falling_back(name: bytes | str, strict: bool, let_through: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def falling_back(name: bytes | str, strict: bool, let_through: type[Exception] | tuple[type[Exception], ...] = (), what: str = "") -> Iterator[None]:
     """Turns any failure inside into one warning that names the function and the cause; with `strict`, or for `let_through`, it is raised."""
     try:
         yield
@@ -69,13 +69,13 @@ def falling_back(name: bytes | str, strict: bool, let_through: type[Exception] |
     except Exception as error:
         if strict:
             raise
-        fell_back(name, error)
+        fell_back(name, error, what)
 
 
-def fell_back(name: bytes | str, error: BaseException) -> None:
-    """Says that a function runs unrewritten, and why."""
+def fell_back(name: bytes | str, error: BaseException, what: str = "") -> None:
+    """Says that the function `name`, or what is called `what` instead, runs unrewritten, and why."""
     cause = f"{type(error).__name__}: {error}"
-    warn_once(f"fallback {_text(name)}", f"function {_text(name)!r} runs unrewritten, in float32: {cause}. TFMP_STRICT=1 raises instead.")
+    warn_once(f"fallback {_text(name)}", f"{what or f'function {_text(name)!r}'} runs unrewritten, in float32: {cause}. TFMP_STRICT=1 raises instead.")
 
 
 def could_not_start(error: tf_api.OpError) -> bool:
@@ -137,6 +137,25 @@ def check_rules(conversion: Conversion) -> None:
         _state.used_rules.update({*map(str, rules), conversion.settings.ranges.rule}.difference(conversion.unused_rules))
 
 
+def session_ran_too_early(graph: Any) -> None:
+    """Says once that a Session which ran before mixed precision was switched on stays in float32, if there is something to convert in its graph."""
+    if any(operation.type in FAST_OPS for operation in graph.get_operations()):
+        warn_once(
+            "session",
+            "mixed precision was switched on, but that has no effect on a tf.compat.v1.Session that has run before: it stays in float32. Switch it on "
+            "before the Session first runs, or make a new Session.",
+        )
+
+
+def session_unscaled(optimizer: str) -> None:
+    """Says once that the graph of a Session applies gradients (with nodes of the op type `optimizer`) of a loss that is not scaled."""
+    warn_once(
+        "unscaled",
+        f"a graph with {optimizer} trains in float16, but its loss is not scaled, and small float16 gradients become zero. Wrap the optimizer: "
+        "opt = tfmp.enable_mixed_precision_graph_rewrite(opt). TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 accepts it.",
+    )
+
+
 def traced_in_float32(function: tf_api.ConcreteFunction) -> None:
     """Remembers, weakly, a function that was traced while mixed precision was off, in case it is switched on later."""
     if not _state.on:
@@ -149,7 +168,7 @@ def switched_on() -> None:
         return
     _state.on = True
     atexit.register(nothing_at_all)
-    early = [f for f in list(_state.early) if any(op.type in _FAST_OPS for op in f.graph.get_operations())]
+    early = [f for f in list(_state.early) if any(op.type in FAST_OPS for op in f.graph.get_operations())]
     _state.early.clear()
     if early:
         names = ", ".join(repr(_text(f.name)) for f in early[:3])

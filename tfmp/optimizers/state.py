@@ -91,4 +91,6 @@ class ScaleVariables(tf.Module):
 
 
 def _variable(name: str, value: Any, dtype: tf.DType) -> tf.Variable:
-    return tf.Variable(value, dtype=dtype, trainable=False, name=f"loss_scale/{name}")
+    variable = tf.Variable(value, dtype=dtype, trainable=False, name=f"loss_scale/{name}")
+    variable.path = f"loss_scale/{name}"  # what Keras 3 calls the variables of an optimizer in .h5 files
+    return variable
