@@ -27,7 +27,7 @@ FLOORS = (
     ("engine",),
     ("reports", "numerics", "optimizers"),
     ("startup",),
-    ("hooks", "launch"),
+    ("hooks", "launch", "files"),
     ("cli",),
     ("__main__",),
 )

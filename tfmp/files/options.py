@@ -54,6 +54,7 @@ class Options:
       io_dtype: the float type of the signatures' inputs and outputs that were float32, or "" if they stay.
       keep_weights: weights stay stored in float32.
       outputs: nodes or tensors of a frozen graph that are its outputs; without any, the nodes that nothing reads.
+      modules: Python modules that register ops.
     """
 
     device: Device
@@ -61,6 +62,7 @@ class Options:
     io_dtype: str = ""
     keep_weights: bool = False
     outputs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     @property
     def format(self) -> FloatFormat:
@@ -75,7 +77,8 @@ def make_options(
     level: str = "default",
     io_dtype: str | None = None,
     keep_weights: bool = False,
-    outputs: Iterable[str] = (),
+    outputs: Iterable[str] | None = (),
+    modules: Iterable[str] | None = (),
     **settings: Any,
 ) -> Options:
     """Returns the options; the arguments are those of `tfmp.convert`.
@@ -89,7 +92,7 @@ def make_options(
     target = DEVICES[device]
     decided = make_settings(dtype=target.dtype if dtype == AUTO else dtype, level=level, device=target.type, **_given(settings))
     kept = io_dtype is None or io_dtype == FLOAT32.name
-    return Options(device=target, settings=decided, io_dtype="" if kept else str(io_dtype), keep_weights=keep_weights, outputs=tuple(outputs))
+    return Options(device=target, settings=decided, io_dtype="" if kept else str(io_dtype), keep_weights=keep_weights, outputs=tuple(outputs or ()), modules=tuple(modules or ()))
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,12 @@ Progress = Callable[[str, int, int], None]
 """Called with what is going on, how many steps of it are done, and how many there are."""
 
 
+VariableNames = Mapping[str, Mapping[int, str]]
+"""Function to the names of the variables that are bound to it, by their place among what is bound."""
+
+
 def convert_programs(
-    graph: tf_api.GraphDef, roots: Collection[Root], kept: Iterable[str], options: Options, progress: Progress
+    graph: tf_api.GraphDef, roots: Collection[Root], kept: Iterable[str], bound: VariableNames, options: Options, progress: Progress
 ) -> tuple[tf_api.GraphDef, list[Outcome]]:
     """Returns the converted graph, with its library, and what became of each program. A program that cannot be converted stays as it is.
 
@@ -62,6 +66,7 @@ def convert_programs(
       graph: a main graph with its library; not changed.
       roots: the programs; one may reach another.
       kept: names of functions that something outside the graph knows.
+      bound: names of variables, for the user's rules.
       options: what to convert to.
       progress: told of every program.
 
@@ -69,7 +74,7 @@ def convert_programs(
       FileError: TensorFlow itself cannot read the graph.
       GraphError, RewriteError: a program cannot be converted, and the settings are strict.
     """
-    converter = _Converter(graph, {root.function for root in roots}, options)
+    converter = _Converter(graph, {root.function for root in roots}, bound, options)
     versions, numbers, main = Versions(graph), itertools.count(), graph
     outcomes: dict[str, Outcome] = {}
     for root in converter.callees_first(roots):
@@ -93,8 +98,8 @@ def convert_programs(
 class _Converter:
     """Converts the programs of one graph, one by one."""
 
-    def __init__(self, graph: tf_api.GraphDef, roots: Collection[str], options: Options) -> None:
-        self._graph, self._roots, self._options = graph, frozenset(roots) - {""}, options
+    def __init__(self, graph: tf_api.GraphDef, roots: Collection[str], bound: VariableNames, options: Options) -> None:
+        self._graph, self._roots, self._bound, self._options = graph, frozenset(roots) - {""}, bound, options
         self._shapes = Shapes(graph)
         self._library = {function.signature.name: function for function in graph.library.function}
         self._schemas = library_schemas(graph.library.function)
@@ -132,6 +137,10 @@ class _Converter:
         """
         program = from_library(root.function, self._library, self._schemas) if root.function else from_graph(self._graph)
         inner = frozenset(program.bodies) & (tallies.keys() if root.function else self._roots) - {root.function}
+        bound = self._bound.get(root.function, {})
+        if bound:
+            first = program.bodies[root.function].arguments - len(bound)
+            program = dataclasses.replace(program, variables={root.function: {first + at: name for at, name in bound.items() if name}})
         if self._options.device.compiled:
             program = dataclasses.replace(program, compiled=frozenset(program.bodies), interpreted=frozenset())
         apart = self._outcome(root, _without(program, inner), tallies)
@@ -139,7 +148,8 @@ class _Converter:
             return apart
         whole = self._outcome(root, program, {})
         cheap = apart.tally.casts <= whole.tally.casts and apart.tally.share >= whole.tally.share
-        return apart if cheap and (program.compiled == frozenset() or program.interpreted == frozenset()) else whole
+        alike = not (program.compiled and program.interpreted) and not self._options.settings.has_rules_of("function")
+        return apart if cheap and alike else whole
 
     def _outcome(self, root: Root, program: Program, tallies: Mapping[str, Tally]) -> Outcome:
         fetches = root.fetches & set(program.bodies[program.root].names)

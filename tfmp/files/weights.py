@@ -156,7 +156,7 @@ class _Variables:
         names = [self._body(place).names[place.node] for place in makers] + [_short(key) for key in flow.keys]
         names += [self._views[graph].objects.variables.get(number, "") for graph, number in flow.objects]
         if rule := self._target.kept(filter(None, names)):
-            yield f"rule {rule!r} keeps it"
+            yield kept_by(rule)
         yield from flow.unknown
         yield from self._object_obstacles(flow)
         yield from self._key_obstacles(flow)
@@ -295,7 +295,7 @@ class _Constants:
         if self._target.keep_all:
             yield "weights are kept"
         if rule := self._target.kept([name, f"{place.body}/{name}"]):
-            yield f"rule {rule!r} keeps it"
+            yield kept_by(rule)
         if not place.body and name in view.named:
             yield "its type is seen from outside"
         if len(flow.places) > 1:
@@ -318,6 +318,11 @@ class _Constants:
 
     def _body(self, place: Place) -> Body:
         return self._views[place.graph].bodies[place.body]
+
+
+def kept_by(rule: str) -> str:
+    """Returns the reason of a weight that a user's rule keeps in float32."""
+    return f"rule {rule!r} keeps it"
 
 
 def _use_obstacles(uses: Sequence[Use]) -> Iterator[str]:
