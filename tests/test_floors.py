@@ -18,7 +18,7 @@ PACKAGE = pathlib.Path(tfmp.__file__).parent
 FLOORS = (
     ("errors",),
     ("dtypes",),
-    ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "user_rules"),
+    ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "tf_saved_model", "user_rules"),
     ("settings", "graph", "layer_marks"),
     ("program",),
     ("colouring",),
@@ -35,11 +35,12 @@ FLOORS = (
 # Imports that go up, each with the reason; all of them are inside functions.
 UPWARDS = {("startup", "hooks"): "it waits for TensorFlow to be imported, and then brings the hooks"}
 
-TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks"}
+TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks", "tf_saved_model"}
 ENVIRONMENT = {
     "startup": "decides, before anything can be imported, whether to do anything at all",
     "hooks.activation": "hands it to the parser in settings",
     "cli": "hands it to launch, which sets the switch for the program it starts",
+    "files.compared": "a script of its own, without tfmp, that switches off what the user's environment switches on",
 }
 BROAD_EXCEPT = ("hooks.", "startup")
 PRINTERS = {"cli", "launch"}

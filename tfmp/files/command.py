@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfmp.errors import CheckError, FileError, GraphError, RewriteError, SettingsError, TargetError, TfmpError
-from tfmp.files.options import AUTO, DEVICES, IO_FORMATS
 from tfmp.dtypes import SIXTEEN_BIT
+from tfmp.errors import CheckError, FileError, GraphError, RewriteError, SettingsError, TargetError, TfmpError
+from tfmp.files.check import check_data
+from tfmp.files.options import AUTO, DEVICES, IO_FORMATS, make_options
+from tfmp.files.places import check_target, find
 from tfmp.settings import LEVELS
 
 DONE, NOTHING, WRONG_INPUT, NOT_WRITTEN, CHECK_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -36,7 +40,7 @@ def add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     _add_shared_arguments(parser)
     parser.add_argument("target", metavar="OUT", help="where to write: a folder for a SavedModel, a file for a frozen graph (.pbtxt: in text form)")
     parser.add_argument(
-        "--check", metavar="DATA", dest="check_on", help="run IN and OUT on DATA, an .npz file with an array for each input, or the word random, and compare"
+        "--check", metavar="DATA", help="run IN and OUT on DATA, an .npz file with an array for each input, or the word random, and compare"
     )
     parser.add_argument("--force", action="store_true", help="replace OUT if it is there, and of the same kind")
 
@@ -65,22 +69,33 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Carries out `tfmp convert` and returns the exit code."""
-    return _run("convert", arguments, lambda home, options: home.convert(arguments.source, arguments.target, **options))
+
+    def look() -> None:
+        check_target(find(arguments.source), arguments.target, arguments.force)
+        if arguments.check is not None:
+            check_data(arguments.check)
+
+    return _run("convert", arguments, look, lambda home, options: home.convert(arguments.source, arguments.target, **options))
 
 
 def explain(arguments: argparse.Namespace) -> int:
     """Carries out `tfmp explain` and returns the exit code."""
-    return _run("explain", arguments, lambda home, options: home.explain(arguments.source, **options))
+    return _run("explain", arguments, lambda: find(arguments.source), lambda home, options: home.explain(arguments.source, **options))
 
 
 NOT_OPTIONS = ("command", "source", "target", "details")
 
 
-def _run(name: str, arguments: argparse.Namespace, carry_out: Callable[[Any, dict[str, Any]], Any]) -> int:
+def _run(name: str, arguments: argparse.Namespace, look: Callable[[], object], carry_out: Callable[[Any, dict[str, Any]], Any]) -> int:
+    """Looks for what is quickly found to be wrong before TensorFlow is imported, then carries out the command, prints the report and returns the exit code."""
     options = {key: value for key, value in vars(arguments).items() if key not in NOT_OPTIONS}
     try:
+        make_options(**{key: value for key, value in options.items() if key not in ("check", "force")})
+        look()
+        with _muted():
+            home = importlib.import_module("tfmp.files.convert")
         with _progress() as progress:
-            report = carry_out(importlib.import_module("tfmp.files.convert"), {**options, "progress": progress})
+            report = carry_out(home, {**options, "progress": progress})
     except TfmpError as error:
         return _complain(name, str(error), next(code for kind, code in CODES.items() if isinstance(error, kind)))
     except KeyboardInterrupt:
@@ -97,6 +112,24 @@ def _complain(name: str, message: str, code: int) -> int:
     """Writes one line to standard error."""
     sys.stderr.write(f"tfmp {name}: {' '.join(message.split())}\n")
     return code
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Holds back what TensorFlow writes to standard error while it is imported; if that fails, it is written after all."""
+    with tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(saved, held.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 @contextlib.contextmanager

@@ -272,7 +272,7 @@ def _results(view: GraphView, name: str) -> Iterator[tuple[Place, Place]]:
             slot = body.layouts[node].slots[number]
             if slot.attr != row.outputs or not is_handle(body, node, port):  # type: ignore[union-attr]
                 continue
-            for callee in callees(proto):  # type: ignore[arg-type]
+            for callee in callees(proto):
                 inner = view.bodies.get(callee)
                 if inner is not None and slot.index < inner.results:
                     source, output = inner.inputs[len(inner) - inner.results + slot.index][0]

@@ -92,7 +92,8 @@ def make_options(
     target = DEVICES[device]
     decided = make_settings(dtype=target.dtype if dtype == AUTO else dtype, level=level, device=target.type, **_given(settings))
     kept = io_dtype is None or io_dtype == FLOAT32.name
-    return Options(device=target, settings=decided, io_dtype="" if kept else str(io_dtype), keep_weights=keep_weights, outputs=tuple(outputs or ()), modules=tuple(modules or ()))
+    names = {"outputs": tuple(outputs or ()), "modules": tuple(modules or ())}
+    return Options(device=target, settings=decided, io_dtype="" if kept else str(io_dtype), keep_weights=keep_weights, **names)
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import rich.table
 
 from tfmp.files.check import Difference
 from tfmp.files.programs import Outcome
+from tfmp.files.source import Sizes
 from tfmp.files.weights import Weight
 from tfmp.reports.account import kept_allow_ops
 
@@ -20,20 +21,6 @@ WIDTH = 160
 
 SHOWN = 12
 """Rows of a table that are shown unless all are asked for: a Keras model has a function for every layer."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Bytes of a file: its graphs, its checkpoint, and what else there is."""
-
-    graphs: int
-    weights: int
-    other: int
-
-    @property
-    def total(self) -> int:
-        """All bytes."""
-        return self.graphs + self.weights + self.other
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,33 +1,17 @@
-"""Opening what is to be converted: which kind of file it is, and what is wrong with it if it is none."""
+"""What is to be converted, read."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
-from collections.abc import Iterator
-from typing import TypeAlias
 
 from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
 from tfmp.errors import FileError
+from tfmp.files.places import SAVED_MODEL, SAVED_MODEL_FILES, Found
 
-SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
-CHUNKED_FILE = "saved_model.cpb"
 VARIABLES = "variables/variables"
-
-OTHER_KINDS = {
-    ".keras": "a Keras 3 model; load it and write a SavedModel with model.export(...)",
-    ".h5": "a Keras HDF5 model; load it and write a SavedModel with model.export(...)",
-    ".hdf5": "a Keras HDF5 model; load it and write a SavedModel with model.export(...)",
-    ".tflite": "a TensorFlow Lite model, which has its own converter; give the SavedModel it was made from",
-    ".onnx": "an ONNX model; give the SavedModel or frozen graph it was made from",
-    ".index": "a checkpoint, which holds weights without a graph; give the SavedModel it belongs to",
-    ".meta": "a MetaGraphDef beside a checkpoint; export a SavedModel from the two",
-}
-"""Name endings of files that people have in mind, to what they are and what to do."""
-
-Path: TypeAlias = "str | os.PathLike[str]"
+"""Path of the checkpoint in a SavedModel, without its endings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +32,7 @@ class SavedModelSource:
     def variables(self) -> str:
         """The prefix of the checkpoint with its variables, "" if it has none."""
         prefix = self.path / VARIABLES
-        return str(prefix) if prefix.with_name(prefix.name + ".index").exists() or list(prefix.parent.glob("variables.data*")) else ""
+        return str(prefix) if prefix.with_name(f"{prefix.name}.index").exists() or list(prefix.parent.glob(f"{prefix.name}.data*")) else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,66 +47,60 @@ class GraphSource:
 Source = SavedModelSource | GraphSource
 
 
-def open_source(path: Path) -> Source:
-    """Returns what is at `path`: a folder with a SavedModel, or a file with a GraphDef in binary (.pb) or text form (.pbtxt).
+def read_source(found: Found) -> Source:
+    """Returns the content of what was found: a SavedModel, or a GraphDef in binary or (.pbtxt) text form.
 
     Raises:
-      FileError: nothing is there, it cannot be read, it is damaged, or something else; the message says which, and what to do.
+      FileError: it cannot be read, or it is damaged.
     """
-    where = pathlib.Path(path)
-    try:
-        if where.is_dir():
-            return _open_saved_model(where)
-        if where.suffix.lower() in OTHER_KINDS and where.exists():
-            raise FileError(f"{where} is {OTHER_KINDS[where.suffix.lower()]}.")
-        if where.name in (*SAVED_MODEL_FILES, CHUNKED_FILE) and where.exists():
-            raise FileError(f"{where} is a part of a SavedModel; give its folder, {where.parent}.")
-        return _open_graph(where)
-    except OSError as error:
-        raise FileError(f"{where} cannot be read: {error.strerror or error}.") from None
-
-
-def _open_saved_model(folder: pathlib.Path) -> SavedModelSource:
-    found = [name for name in SAVED_MODEL_FILES if (folder / name).exists()]
-    if not found:
-        chunked = " Its proto is split into pieces (saved_model.cpb); save it again below 2 GB." if (folder / CHUNKED_FILE).exists() else ""
-        raise FileError(f"{folder} is not a SavedModel: it holds no {' or '.join(SAVED_MODEL_FILES)}.{chunked}")
-    file = folder / found[0]
-    proto = tfs.SavedModel()
-    _parse(file, proto)
-    if not proto.meta_graphs:
-        raise FileError(f"{file} holds no graph; it is damaged, or not a SavedModel.")
-    return SavedModelSource(folder, file.name, proto)
-
-
-def _open_graph(file: pathlib.Path) -> GraphSource:
-    proto = tf_api.GraphDef()
-    _parse(file, proto)
-    if not proto.node:
-        raise FileError(f"{file} holds no node; it is damaged, or not a frozen graph (a GraphDef).")
-    if not all(node.op and node.name for node in proto.node):
-        raise FileError(f"{file} has nodes without a name or an op; it is damaged, or not a frozen graph (a GraphDef).")
-    return GraphSource(file, file.name, proto)
+    if found.kind == SAVED_MODEL:
+        model = tfs.SavedModel()
+        _parse(found.file, model)
+        if not model.meta_graphs:
+            raise FileError(f"{found.file} holds no graph; it is damaged, or not a SavedModel.")
+        return SavedModelSource(found.path, found.file.name, model)
+    graph = tf_api.GraphDef()
+    _parse(found.file, graph)
+    if not graph.node:
+        raise FileError(f"{found.file} holds no node; it is damaged, or not a frozen graph (a GraphDef).")
+    if not all(node.op and node.name for node in graph.node):
+        raise FileError(f"{found.file} has nodes without a name or an op; it is damaged, or not a frozen graph (a GraphDef).")
+    return GraphSource(found.path, found.file.name, graph)
 
 
 def _parse(file: pathlib.Path, proto: tf_api.Message) -> None:
-    content = file.read_bytes()
-    what = type(proto).__name__
-    if not content:
-        raise FileError(f"{file} is empty.")
     try:
+        content = file.read_bytes()
         if file.suffix == ".pbtxt":
             tfs.from_text(content.decode(), proto)
         else:
             proto.ParseFromString(content)
+    except OSError as error:
+        raise FileError(f"{file} cannot be read: {error.strerror or error}.") from None
     except (tfs.DecodeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise FileError(f"{file} is not a {what}, or damaged ({len(content):,} bytes): {reason.rstrip('.')}.") from None
+        raise FileError(f"{file} is not a {type(proto).__name__}, or damaged ({len(content):,} bytes): {reason.rstrip('.')}.") from None
 
 
-def graphs(source: Source) -> Iterator[tf_api.GraphDef]:
-    """Yields the main graphs of `source`, each with its library."""
-    if isinstance(source, GraphSource):
-        yield source.proto
-    else:
-        yield from (meta.graph_def for meta in source.proto.meta_graphs)
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Bytes of a file: its graphs, its checkpoint, and what else there is."""
+
+    graphs: int
+    weights: int
+    other: int
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.graphs + self.weights + self.other
+
+
+def sizes_of(path: pathlib.Path) -> Sizes:
+    """Returns the sizes of a SavedModel or frozen graph."""
+    if path.is_file():
+        return Sizes(path.stat().st_size, 0, 0)
+    sizes = {file.relative_to(path): file.stat().st_size for file in path.rglob("*") if file.is_file()}
+    graphs = sum(size for file, size in sizes.items() if str(file) in SAVED_MODEL_FILES)
+    weights = sum(size for file, size in sizes.items() if file.parts[0] == VARIABLES.partition("/")[0])
+    return Sizes(graphs, weights, sum(sizes.values()) - graphs - weights)

@@ -52,7 +52,7 @@ class Uses:
         self._readers: dict[tuple[int, str], list[list[list[tuple[int, int]]]]] = {}
 
     def of(self, place: Place, shape: Sequence[int]) -> Iterator[Use]:
-        """Yields the uses of the value at `place`, whose weight has the shape `shape`; savers, and what neither signatures nor users' calls need, are left out."""
+        """Yields the uses of the value at `place`, whose weight has the shape `shape`. Savers, and what neither signatures nor calls need, are left out."""
         todo, seen = [place], {place}
         while todo:
             here = todo.pop()

@@ -46,12 +46,12 @@ class GraphView:
     @functools.cached_property
     def needed(self) -> bytearray:
         """Node of the main graph to 1 if a signature's outputs need it."""
-        return _ancestors(self.bodies[""], self.outputs)
+        return ancestors(self.bodies[""], self.outputs)
 
     @functools.cached_property
     def run(self) -> bytearray:
         """Node of the main graph to 1 if something that is named outside the graph needs it: outputs, savers, initializers, training ops in collections."""
-        return _ancestors(self.bodies[""], self.named)
+        return ancestors(self.bodies[""], self.named)
 
     @functools.cached_property
     def live(self) -> frozenset[str]:
@@ -74,8 +74,8 @@ def references(node: tf_api.NodeDef | None) -> Iterator[str]:
         yield from (f.name for f in ([value.func] if value.HasField("func") else value.list.func))
 
 
-def _ancestors(body: Body, names: Iterable[str]) -> bytearray:
-    """Node of a main graph to 1 if one of those called `names` needs it, through data or control."""
+def ancestors(body: Body, names: Iterable[str]) -> bytearray:
+    """Returns, for each node of a main graph, 1 if one of those called `names` needs it, through data or control."""
     found = bytearray(len(body))
     todo = [body.by_name[name] for name in names if name in body.by_name]
     while todo:
@@ -142,14 +142,14 @@ def named_nodes(meta: tfs.MetaGraphDef) -> frozenset[str]:
 
 def tensor_names(info: tf_api.Message) -> Iterator[str]:
     """Yields the tensors of the main graph that a `TensorInfo` names: one, or the parts of a sparse or composite tensor."""
-    kind = info.WhichOneof("encoding")  # type: ignore[attr-defined]
+    kind = info.WhichOneof("encoding")
     if kind == "name":
-        yield info.name  # type: ignore[attr-defined]
+        yield info.name
     elif kind == "coo_sparse":
-        sparse = info.coo_sparse  # type: ignore[attr-defined]
+        sparse = info.coo_sparse
         yield from (sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
     elif kind == "composite_tensor":
-        for part in info.composite_tensor.components:  # type: ignore[attr-defined]
+        for part in info.composite_tensor.components:
             yield from tensor_names(part)
 
 

@@ -253,15 +253,15 @@ class _Constants:
         captured: dict[Place, Flow] = {}
         for flow in follow_constants(self._views).flows():
             captured.update({place: flow for place in flow.places if not place.body and self._body(place).ops[place.node] == "Const"})
-        done: set[int] = set()
+        done: set[Place] = set()
         for view in self._views:
             for name, body in view.bodies.items():
                 twins = constants.copies(body, self._target.format)
                 for node in body.proto_nodes:
                     place = Place(view.number, name, node)
                     flow = captured.get(place, Flow([place]))
-                    if body.ops[node] == "Const" and body.types[node] == [DT_FLOAT] and id(flow) not in done:
-                        done.add(id(flow))
+                    if body.ops[node] == "Const" and body.types[node] == [DT_FLOAT] and place not in done:
+                        done.update(flow.places)
                         self._plan(flow, place, twins.get(node, []))
 
     def _plan(self, flow: Flow, place: Place, twins: list[int]) -> None:
@@ -282,7 +282,8 @@ class _Constants:
         for one in flow.places:
             here = self._body(one)
             if here.ops[one.node] == "Const" and here.protos[one.node] is not None:
-                self._storage.constants[one.graph, one.body][one.node] = twins if one == place else constants.copies(here, self._target.format).get(one.node, [])
+                found = twins if one == place else constants.copies(here, self._target.format).get(one.node, [])
+                self._storage.constants[one.graph, one.body][one.node] = found
                 self._storage.ends[one.graph, one.body].add((one.node, Slot("dtype")))
             elif is_argument(self._views[one.graph], one):
                 self._storage.ends[one.graph, one.body].add((one.node, Slot("T")))
@@ -332,7 +333,7 @@ def _use_obstacles(uses: Sequence[Use]) -> Iterator[str]:
 
 
 def unfit(values: np.ndarray, target: FloatFormat, sixteen: bool) -> str:
-    """Returns why float32 `values` are not fit to be stored in `target`, as a clause, or "". With `sixteen`, everything that reads them computes in `target`."""
+    """Returns why float32 `values` are not fit to be stored in `target`, as a clause, or "". `sixteen`: everything that reads them computes in `target`."""
     if overflows(values, target):
         return f"it has values that {target.name} cannot hold"
     if sixteen or not values.size:

@@ -95,6 +95,8 @@ class GraphEditor:
     def add_argument(self, name: str, dtype: int, returned: bool) -> None:
         """Adds an argument to the function's signature, and with `returned` a result that hands it back."""
         self.proto.signature.input_arg.add(name=name, type=dtype)
+        if "_input_shapes" in self.proto.attr:  # a shape for each argument, in SavedModels
+            self.proto.attr["_input_shapes"].list.shape.add(unknown_rank=True)
         if returned:
             self.proto.signature.output_arg.add(name=f"{name}_out", type=dtype)
             self.proto.ret[f"{name}_out"] = name
@@ -106,8 +108,9 @@ class GraphEditor:
         control = [one for one in node.input if one.startswith("^")]
         node.input[:] = [*data, text, *control]
         node.attr["T"].list.type.append(dtype)
-        if node.attr["output_shapes"].list.shape:
-            node.attr["output_shapes"].list.shape.add(unknown_rank=True)
+        for name in ("output_shapes", "_output_shapes"):  # the second one is in SavedModels
+            if name in node.attr and node.attr[name].list.shape:
+                node.attr[name].list.shape.add(unknown_rank=True)
 
     def redirect(self, reader: Edge, text: str) -> None:
         """Makes one data input, or one result of the function, read the tensor written `text`."""

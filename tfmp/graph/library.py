@@ -45,10 +45,10 @@ def with_bodies(graph: tf_api.GraphDef, bodies: Mapping[str, tf_api.FunctionDef 
     result.CopyFrom(graph)
     if "" in bodies:
         del result.node[:]
-        result.node.extend(bodies[""].node)  # type: ignore[union-attr]
+        result.node.extend(bodies[""].node)
     for function in result.library.function:
         if function.signature.name in bodies:
-            function.CopyFrom(bodies[function.signature.name])  # type: ignore[arg-type]
+            function.CopyFrom(bodies[function.signature.name])
     return result
 
 

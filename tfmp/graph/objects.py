@@ -1,4 +1,4 @@
-"""The object graph of a SavedModel: which functions and variables it names, what is bound to what, and which keys of the checkpoint belong to which variable."""
+"""The object graph of a SavedModel: which functions and variables it names, what is bound to what, and which checkpoint keys belong to which variable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tfmp import tf_saved_model as tfs
 
-INTERNAL = ("_create_resource", "_initialize", "_destroy_resource")
+INTERNAL = frozenset({"_create_resource", "_initialize", "_destroy_resource"})
 """Names under which an object keeps the functions that make, fill and destroy a table (`CapturableResource` in `trackable/resource.py`)."""
 
 
@@ -43,7 +43,7 @@ def read_objects(graph: tfs.SavedObjectGraph) -> Objects:
     functions: dict[str, str] = {}
     for number, node in enumerate(graph.nodes):
         path = paths.get(number, f"object {number}")
-        if number not in savers and path.rpartition(".")[2] not in INTERNAL:
+        if number not in savers and not set(path.split(".")) & INTERNAL:
             for name in node.function.concrete_functions:
                 functions.setdefault(name, path)
             if node.WhichOneof("kind") == "bare_concrete_function":

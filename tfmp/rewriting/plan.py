@@ -215,9 +215,11 @@ class FreeNames:
     """Names for casts that no node of the body has, in TensorFlow's form: `<source>-<port>-CastToFp16-<id>-AutoMixedPrecision`."""
 
     def __init__(self, body: Body) -> None:
+        """Names are to be free in `body`."""
         self._taken = set(body.names)
 
     def take(self, source: str, port: int, target: FloatFormat) -> str:
+        """Returns a name for a cast of output `port` of the node called `source` to `target`, which is taken from now on."""
         number = 0
         while (name := f"{source}-{port}-{target.cast_name}-{number}-AutoMixedPrecision") in self._taken:
             number += 1
