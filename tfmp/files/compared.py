@@ -5,6 +5,7 @@ It reads a request (`check.Request` in JSON) from the file that is its argument,
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -22,6 +23,12 @@ import tensorflow as tf  # noqa: E402
 
 BATCH, UNKNOWN, SEED = 2, 16, 0
 """Sizes of random data where the signature leaves them open: of the first dimension, and of others."""
+
+RUN_ERRORS = (tf.errors.OpError, ValueError, TypeError)
+"""What a model raises that does not run."""
+
+WHERE = ("Graph execution error", "Detected at node", "File ", "Node:", "Original stack trace", "[[", "<frozen ")
+"""How the lines of TensorFlow's messages begin that say where something went wrong."""
 
 WORDS = ("tensor", "graph", "mixed precision", "half", "float32", "")
 
@@ -82,10 +89,14 @@ def attempt(model: SavedModel | FrozenGraph, name: str, data: Data, what: str) -
     """Returns the outputs of a signature."""
     try:
         return model.run(name, data)
-    except (tf.errors.OpError, ValueError, TypeError) as error:
-        message = getattr(error, "message", None) or str(error)
-        line = next((line.strip() for line in message.splitlines() if line.strip()), type(error).__name__)
-        raise UnusableError(f"{what} does not run here on these data ({name}): {line}") from None
+    except RUN_ERRORS as error:
+        raise UnusableError(f"{what} does not run here on these data ({name}): {reason(error)}") from None
+
+
+def reason(error: Exception) -> str:
+    """Returns the line of TensorFlow's message that says what went wrong, rather than where."""
+    lines = [line.strip() for line in (getattr(error, "message", None) or str(error)).splitlines()]
+    return next((line for line in lines if line and not line.startswith(WHERE)), type(error).__name__)
 
 
 def choose(name: str, inputs: Inputs, given: Data | None) -> Data | None:
@@ -187,8 +198,20 @@ class FrozenGraph:
         del name
         feeds = {tensor: np.asarray(data[key]).astype(tensor.dtype.as_numpy_dtype) for key, tensor in self._inputs.items()}
         with tf.compat.v1.Session(graph=self._graph) as session:
-            arrays = session.run(self._outputs, feeds)
+            try:
+                arrays = session.run(self._outputs, feeds)
+            except RUN_ERRORS as error:  # what nothing reads may lie inside a loop or branch, where it cannot be fetched
+                arrays = dict(_fetchable(session, self._outputs, feeds))
+                if not arrays:
+                    raise error from None
         return {key: (self._outputs[key].dtype, np.asarray(array)) for key, array in arrays.items()}
+
+
+def _fetchable(session: Any, outputs: Mapping[str, Any], feeds: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the values of those outputs that can be fetched."""
+    for key, tensor in outputs.items():
+        with contextlib.suppress(*RUN_ERRORS):
+            yield key, session.run(tensor, feeds)
 
 
 def open_file(path: str, request: Mapping[str, Any]) -> SavedModel | FrozenGraph:
@@ -196,8 +219,7 @@ def open_file(path: str, request: Mapping[str, Any]) -> SavedModel | FrozenGraph
     try:
         return SavedModel(path, request) if os.path.isdir(path) else FrozenGraph(path, request)
     except (tf.errors.OpError, ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError) as error:
-        message = getattr(error, "message", None) or str(error)
-        raise UnusableError(f"TensorFlow cannot load {path}: {next(iter(message.strip().splitlines()), type(error).__name__)}") from None
+        raise UnusableError(f"TensorFlow cannot load {path}: {reason(error)}") from None
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
@@ -26,6 +26,10 @@ from tfmp.graph import kernels
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.objects import read_objects, set_types
 from tfmp.graph.view import Body, library_schemas, read_graph
+
+
+KERAS_METADATA = "keras_metadata.pb"
+"""File with which tf_keras rebuilds its layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +165,21 @@ def _report(source: Source, options: Options, kind: str, outcomes: Sequence[Outc
     conversions = [outcome.conversion for outcome in outcomes if outcome.conversion is not None]
     unused = set.intersection(*(set(conversion.unused_rules) for conversion in conversions)) if conversions else set()
     unused -= {rule for rule in unused if any(weight.reason == kept_by(rule) for weight in storage.weights)}
-    programs, weights = tuple(outcomes), tuple(storage.weights)
     return FileReport(
-        os.fspath(source.path), "", kind, options.device.name, options.format.name, programs, weights, before, after, unused_rules=tuple(sorted(unused))
+        os.fspath(source.path),
+        "",
+        kind,
+        options.device.name,
+        options.format.name,
+        tuple(outcomes),
+        tuple(storage.weights),
+        before,
+        after,
+        unused_rules=tuple(sorted(unused)),
+        notes=tuple(_notes(source, storage)),
     )
+
+
+def _notes(source: Source, storage: Storage) -> Iterator[str]:
+    if storage.variables and (source.path / KERAS_METADATA).exists():
+        yield "tf_keras.models.load_model rebuilds layers with float32 variables and needs --keep-weights (keep_weights=True); tf.saved_model.load does not."

@@ -38,6 +38,7 @@ class FileReport:
       before, after: sizes of the two files.
       differences: what the comparison found, if one was asked for.
       unused_rules: rules of the user that cover nothing in the file.
+      notes: what else a user should know.
     """
 
     source: str
@@ -51,6 +52,7 @@ class FileReport:
     after: Sizes
     differences: tuple[Difference, ...] = ()
     unused_rules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def converted(self) -> bool:
@@ -79,8 +81,9 @@ class FileReport:
         console.print(_sizes(self.before, self.after))
         if self.differences:
             console.print(_differences(self.differences))
-        if self.unused_rules:
-            console.print(f"rules that cover nothing here: {', '.join(self.unused_rules)}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        unused = [f"rules that cover nothing here: {', '.join(self.unused_rules)}"] if self.unused_rules else []
+        for line in (*self.notes, *unused):
+            console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def __str__(self) -> str:
         """Returns the report as text."""
