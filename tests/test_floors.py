@@ -18,7 +18,8 @@ PACKAGE = pathlib.Path(tfmp.__file__).parent
 FLOORS = (
     ("errors",),
     ("dtypes",),
-    ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "tf_saved_model", "user_rules"),
+    ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "user_rules"),
+    ("tf_saved_model",),
     ("settings", "graph", "layer_marks"),
     ("program",),
     ("colouring",),

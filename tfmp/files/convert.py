@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterable
 from typing import Any
 
-from tfmp.errors import SettingsError
 from tfmp.files.check import check_data, compare
 from tfmp.files.options import AUTO, make_options
 from tfmp.files.places import Path, check_target, find, replacing
@@ -25,7 +23,6 @@ def explain(source: Path, *, progress: Progress | None = None, **options: Any) -
     Arguments and errors are those of `convert`, without those about the target.
     """
     chosen = make_options(**options)
-    _import(chosen.modules)
     return plan_file(read_source(find(source)), chosen, progress or _ignore).report
 
 
@@ -48,11 +45,9 @@ def convert(
 ) -> FileReport:
     """Writes a 16-bit inference twin of a SavedModel or frozen graph, which plain TensorFlow loads, and returns what was done.
 
-    Every signature, function, asset and table is in it; variables and constants that only 16-bit ops read are stored in 16 bit.
-
     Args:
-      source: a folder with a SavedModel of TensorFlow 1 or 2, or a file with a GraphDef (.pb, or .pbtxt in text form). It is not changed.
-      target: where to write; what is written appears there at once and complete, or not at all.
+      source: a folder with a SavedModel of TensorFlow 1 or 2, or a file with a GraphDef (.pb, or .pbtxt in text form).
+      target: where to write; what is written appears there complete, or not at all.
       device: "gpu", "cpu", "xla_gpu" or "xla_cpu" (compiled by XLA): where it will run, and whose kernels must exist.
       dtype: "float16", "bfloat16", or "auto": float16 for GPUs, bfloat16 for CPUs.
       level: a key of `tfmp.LEVELS`.
@@ -76,7 +71,6 @@ def convert(
     settings |= {"device": device, "dtype": dtype, "level": level, "io_dtype": io_dtype, "keep_weights": keep_weights, "keep_float32": keep_float32}
     chosen = make_options(outputs=outputs, modules=modules, **settings)
     data = check_data(os.fspath(check)) if check is not None else ""
-    _import(chosen.modules)
     found = find(source)
     where = check_target(found, target, force)
     plan = plan_file(read_source(found), chosen, tell)
@@ -91,14 +85,6 @@ def convert(
         report = dataclasses.replace(report, differences=compare(plan.request(str(where), data)))
         tell("comparing", 1, 1)
     return report
-
-
-def _import(modules: Iterable[str]) -> None:
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise SettingsError(f"module {module!r} cannot be imported: {error}.") from None
 
 
 def _ignore(what: str, done: int, total: int) -> None:

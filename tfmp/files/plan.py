@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -26,7 +27,6 @@ from tfmp.graph import kernels
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.objects import read_objects, set_types
 from tfmp.graph.view import Body, library_schemas, read_graph
-
 
 KERAS_METADATA = "keras_metadata.pb"
 """File with which tf_keras rebuilds its layers."""
@@ -63,6 +63,7 @@ class Plan:
 
 def plan_file(source: Source, options: Options, progress: Progress) -> Plan:
     """Returns the conversion of `source`; raises what `convert` raises about it."""
+    _import(options.modules)
     _check_kernels(options)
     return _plan_saved_model(source, options, progress) if isinstance(source, SavedModelSource) else _plan_graph(source, options, progress)
 
@@ -127,6 +128,14 @@ def _outputs(body: Body, wanted: Sequence[str]) -> tuple[str, ...]:
 
 def _is_value(body: Body, node: int, port: int) -> bool:
     return body.types[node][body.layouts[node].outputs[port]] not in (DT_RESOURCE, DT_VARIANT)
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise SettingsError(f"module {module!r} cannot be imported: {error}.") from None
 
 
 def _check_kernels(options: Options) -> None:
