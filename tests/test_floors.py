@@ -19,7 +19,7 @@ FLOORS = (
     ("errors",),
     ("dtypes",),
     ("measured", "oplists", "slow_kernels", "tf_api", "tf_callbacks", "tf_marks", "user_rules"),
-    ("tf_sessions",),
+    ("tf_saved_model", "tf_sessions"),
     ("settings", "graph", "layer_marks"),
     ("program",),
     ("colouring",),
@@ -28,7 +28,7 @@ FLOORS = (
     ("engine",),
     ("reports", "numerics", "optimizers"),
     ("startup",),
-    ("hooks", "launch"),
+    ("hooks", "launch", "files"),
     ("cli",),
     ("__main__",),
 )
@@ -36,11 +36,12 @@ FLOORS = (
 # Imports that go up, each with the reason; all of them are inside functions.
 UPWARDS = {("startup", "hooks"): "it waits for TensorFlow to be imported, and then brings the hooks"}
 
-TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks", "tf_sessions"}
+TENSORFLOWS_INSIDES = {"tf_api", "tf_callbacks", "tf_marks", "tf_saved_model", "tf_sessions"}
 ENVIRONMENT = {
     "startup": "decides, before anything can be imported, whether to do anything at all",
     "hooks.activation": "hands it to the parser in settings",
     "cli": "hands it to launch, which sets the switch for the program it starts",
+    "files.compared": "a script of its own, without tfmp, that switches off what the user's environment switches on",
 }
 BROAD_EXCEPT = ("hooks.", "startup")
 PRINTERS = {"cli", "launch"}

@@ -35,7 +35,7 @@ def _is_code(value: object) -> bool:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match=r"module 'tfmp' has no attribute 'enabel'; it has Conversion, .*, enable, .*\."):
+    with pytest.raises(AttributeError, match=r"module 'tfmp' has no attribute 'enabel'; it has CheckError, .*, enable, .*\."):
         tfmp.enabel  # noqa: B018  # the access is what is tested
 
 

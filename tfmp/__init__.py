@@ -10,6 +10,9 @@ _HOME = {
     "convert_graph_def": "tfmp.engine",
     "convert_function": "tfmp.engine",
     "Conversion": "tfmp.conversion",
+    "convert": "tfmp.files.convert",
+    "explain": "tfmp.files.convert",
+    "FileReport": "tfmp.files.report",
     "enable": "tfmp.hooks.activation",
     "disable": "tfmp.hooks.activation",
     "mixed_precision": "tfmp.hooks.activation",
@@ -33,6 +36,9 @@ _HOME = {
     "SettingsError": "tfmp.errors",
     "GraphError": "tfmp.errors",
     "RewriteError": "tfmp.errors",
+    "FileError": "tfmp.errors",
+    "TargetError": "tfmp.errors",
+    "CheckError": "tfmp.errors",
 }
 """Public name to the module that holds it; read when first used, so that `import tfmp` imports neither TensorFlow nor NumPy."""
 
@@ -60,7 +66,9 @@ if TYPE_CHECKING:
     from tfmp import numerics
     from tfmp.conversion import Conversion
     from tfmp.engine import convert_function, convert_graph_def
-    from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
+    from tfmp.errors import CheckError, FileError, GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TargetError, TfmpError
+    from tfmp.files.convert import convert, explain
+    from tfmp.files.report import FileReport
     from tfmp.hooks.activation import disable, enable, mixed_precision
     from tfmp.hooks.board import write_summaries
     from tfmp.hooks.board_keras3 import MixedPrecisionBoard

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tfmp
 from tfmp import launch
 from tfmp.errors import TfmpError
+from tfmp.files import command
 
 Arguments = argparse.Namespace
 
@@ -107,6 +108,16 @@ def _compare(arguments: Arguments) -> int:
     return BROKEN if found.broken else 0
 
 
+def _convert(arguments: Arguments) -> int:
+    launch.switch_off(os.environ)  # noqa: TID251  # files are converted here, and nothing that runs meanwhile
+    return command.convert(arguments)
+
+
+def _explain(arguments: Arguments) -> int:
+    launch.switch_off(os.environ)  # noqa: TID251  # as above
+    return command.explain(arguments)
+
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "run",
@@ -119,5 +130,17 @@ COMMANDS: tuple[Command, ...] = (
         "Run a SavedModel in float32 and in mixed precision and show where they part, tensor by tensor.",
         _add_compare_arguments,
         _compare,
+    ),
+    Command(
+        "convert",
+        "Write a 16-bit inference twin of a SavedModel or frozen graph, which plain TensorFlow loads.",
+        command.add_convert_arguments,
+        _convert,
+    ),
+    Command(
+        "explain",
+        "Tell what tfmp convert would make of a SavedModel or frozen graph, what not, and why, without writing anything.",
+        command.add_explain_arguments,
+        _explain,
     ),
 )

@@ -19,5 +19,17 @@ class RewriteError(TfmpError):
     """A rewritten graph did not pass verification, or a plan could not be carried out. The input graph is unchanged."""
 
 
+class FileError(TfmpError):
+    """A file that was to be converted cannot be: it is not there, damaged, or not of a kind that tfmp converts."""
+
+
+class TargetError(TfmpError):
+    """A converted file cannot be put where it was to go. Nothing that was there is lost."""
+
+
+class CheckError(TfmpError):
+    """A converted file cannot be compared with the original: the data do not fit, or the original itself does not run."""
+
+
 class MixedPrecisionWarning(UserWarning):
     """Mixed precision did not happen, or happened in a way that the user should know about."""

@@ -17,7 +17,7 @@ from runpy import _run_module_as_main  # type: ignore[attr-defined]  # private, 
 
 from tfmp import startup
 from tfmp.errors import TfmpError
-from tfmp.settings import SWITCH
+from tfmp.settings import LOSS_SCALING_SWITCH, REWRITE_SWITCH, SWITCH
 
 
 class CannotOpenError(TfmpError):
@@ -28,6 +28,12 @@ def switch_on(environ: MutableMapping[str, str]) -> None:
     """Sets `TF_ENABLE_AUTO_MIXED_PRECISION` in `environ` to "1" unless it is set, and puts the watcher on `sys.meta_path`."""
     environ.setdefault(SWITCH, "1")
     startup.install()
+
+
+def switch_off(environ: MutableMapping[str, str]) -> None:
+    """Sets every switch in `environ` to "0", and keeps TensorFlow's own messages away from what a command prints, unless the user wants them."""
+    environ.update(dict.fromkeys((SWITCH, REWRITE_SWITCH, LOSS_SCALING_SWITCH), "0"))
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def run_script(path: str, arguments: Sequence[str]) -> None:

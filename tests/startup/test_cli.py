@@ -52,7 +52,7 @@ def test_an_error_of_the_programs_own_is_not_taken_for_a_missing_script(stand_in
     [
         (["run"], USAGE + "tfmp run: error: the following arguments are required: program, argument\n"),
         (["run", "-m"], USAGE + "tfmp run: error: the following arguments are required: program, argument\n"),
-        ([], "usage: tfmp [-h] [--version] command ...\ntfmp: error: a command is needed: run\n"),
+        ([], "usage: tfmp [-h] [--version] command ...\ntfmp: error: a command is needed: run, compare, convert, explain\n"),
     ],
 )
 def test_wrong_usage_is_told_with_exit_code_2(stand_in_environment: Environment, arguments: list[str], error: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
@@ -84,9 +84,19 @@ class GraphEditor:
         node.input.extend(text for text in self.node(before).input if text.startswith("^"))
         return f"{name}:value:0" if self.body.name else name
 
+    def rename_inputs(self, number: int, old: str, new: str) -> None:
+        """Makes the node `number` of a main graph read the node `new` wherever it reads the node `old`, as data or as control."""
+        inputs = self._nodes[number - self.body.arguments].input
+        for port, text in enumerate(inputs):
+            name, colon, rest = text.removeprefix("^").partition(":")
+            if name == old:
+                inputs[port] = f"{'^' if text.startswith('^') else ''}{new}{colon}{rest}"
+
     def add_argument(self, name: str, dtype: int, returned: bool) -> None:
         """Adds an argument to the function's signature, and with `returned` a result that hands it back."""
         self.proto.signature.input_arg.add(name=name, type=dtype)
+        if "_input_shapes" in self.proto.attr:  # a shape for each argument, in SavedModels
+            self.proto.attr["_input_shapes"].list.shape.add(unknown_rank=True)
         if returned:
             self.proto.signature.output_arg.add(name=f"{name}_out", type=dtype)
             self.proto.ret[f"{name}_out"] = name
@@ -98,8 +108,9 @@ class GraphEditor:
         control = [one for one in node.input if one.startswith("^")]
         node.input[:] = [*data, text, *control]
         node.attr["T"].list.type.append(dtype)
-        if node.attr["output_shapes"].list.shape:
-            node.attr["output_shapes"].list.shape.add(unknown_rank=True)
+        for name in ("output_shapes", "_output_shapes"):  # the second one is in SavedModels
+            if name in node.attr and node.attr[name].list.shape:
+                node.attr[name].list.shape.add(unknown_rank=True)
 
     def redirect(self, reader: Edge, text: str) -> None:
         """Makes one data input, or one result of the function, read the tensor written `text`."""
@@ -149,3 +160,53 @@ def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
         value = nodes[retarget.index].attr[retarget.attr]
         (value.func if value.HasField("func") else value.list.func[retarget.position]).name = retarget.function
     return copy
+
+
+def set_handle_types(function: tf_api.FunctionDef, arguments: Iterable[int], dtype: int) -> None:
+    """Says that the handles that are `arguments` of `function`, which is changed, lead to variables of type `dtype`, wherever their type is noted."""
+    for argument in arguments:
+        for data in function.signature.input_arg[argument].handle_data:
+            data.dtype = dtype
+        for name in ("_handle_dtypes",) if argument in function.arg_attr else ():
+            types = function.arg_attr[argument].attr[name].list.type if name in function.arg_attr[argument].attr else []
+            types[:] = [dtype] * len(types)
+
+
+OURS = "-AutoMixedPrecision"
+"""How the names of nodes end that a conversion has added (TensorFlow's own pass names its casts so)."""
+
+
+def without_idle_casts(proto: Proto) -> Proto:
+    """Takes the casts that a conversion has added, and that cast to the type they read, out of `proto`, which is changed and returned."""
+    nodes = proto.node_def if isinstance(proto, tf_api.FunctionDef) else proto.node
+    idle = {node.name: node.input[0] for node in nodes if node.op == "Cast" and node.name.endswith(OURS) and node.attr["SrcT"].type == node.attr["DstT"].type}
+    return without_nodes(proto, idle) if idle else proto
+
+
+def without_nodes(proto: Proto, replaced: Mapping[str, str]) -> Proto:
+    """Takes nodes out of `proto`, which is changed and returned.
+
+    Args:
+      proto: a FunctionDef or GraphDef.
+      replaced: name of a node with one output to how the tensor is written that its readers read from now on; "" for a node that nothing reads.
+    """
+    is_function = isinstance(proto, tf_api.FunctionDef)
+    nodes = proto.node_def if is_function else proto.node
+    for node in nodes:
+        node.input[:] = [_instead(text, replaced) for text in node.input]
+    for result in proto.ret if is_function else ():
+        proto.ret[result] = _instead(proto.ret[result], replaced)
+    for index in reversed([index for index, node in enumerate(nodes) if node.name in replaced]):
+        del nodes[index]
+    return proto
+
+
+def _instead(text: str, replaced: Mapping[str, str]) -> str:
+    """Returns what to write for the input or result written `text`; chains of replaced nodes are followed."""
+    control = text.startswith("^")
+    name = text.removeprefix("^").partition(":")[0]
+    while name in replaced:
+        text = replaced[name]
+        name = text.partition(":")[0]
+        text = f"^{name}" if control else text
+    return text

@@ -24,8 +24,8 @@ def with_functions(graph: tf_api.GraphDef, functions: Sequence[tf_api.FunctionDe
         return result
     originals = {function.signature.name: function for function in graph.library.function}
     new = {function.signature.name: function for function in functions}
-    replaced = {old: names[0] for old, names in versions.items() if len(names) == 1 and _same_types(originals[old], new[names[0]])}
-    while still_used := replaced.keys() & set(_references(graph, new.values(), [f for name, f in originals.items() if name not in replaced])):
+    replaced = {old: names[0] for old, names in versions.items() if len(names) == 1 and same_types(originals[old], new[names[0]])}
+    while still_used := replaced.keys() & set(references([graph, *new.values(), *(f for name, f in originals.items() if name not in replaced)])):
         replaced = {old: name for old, name in replaced.items() if old not in still_used}
     old_name = {name: old for old, name in replaced.items()}
     del result.library.function[:]
@@ -34,28 +34,43 @@ def with_functions(graph: tf_api.GraphDef, functions: Sequence[tf_api.FunctionDe
     result.library.function.extend(function for name, function in new.items() if name not in old_name)
     for function in result.library.function:
         function.signature.name = old_name.get(function.signature.name, function.signature.name)
-    for called in _function_values([result], result.library.function):
+    for called in function_values([result], result.library.function):
         called.name = old_name.get(called.name, called.name)
     return result
 
 
-def _same_types(a: tf_api.FunctionDef, b: tf_api.FunctionDef) -> bool:
+def with_bodies(graph: tf_api.GraphDef, bodies: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]) -> tf_api.GraphDef:
+    """Returns a copy of `graph` in which the main graph's nodes (name "") and functions of the library are those of `bodies`."""
+    result = tf_api.GraphDef()
+    result.CopyFrom(graph)
+    if "" in bodies:
+        del result.node[:]
+        result.node.extend(bodies[""].node)
+    for function in result.library.function:
+        if function.signature.name in bodies:
+            function.CopyFrom(bodies[function.signature.name])
+    return result
+
+
+def same_types(a: tf_api.FunctionDef, b: tf_api.FunctionDef) -> bool:
+    """Returns whether two functions take and return the same types in the same order."""
     arguments = [[[arg.type for arg in args] for args in (f.signature.input_arg, f.signature.output_arg)] for f in (a, b)]
     return arguments[0] == arguments[1]
 
 
-def _references(graph: tf_api.GraphDef, *functions: Iterable[tf_api.FunctionDef]) -> Iterator[str]:
-    for group in functions:
-        for value in _function_values([], group):
-            yield value.name
-        yield from (node.op for function in group for node in function.node_def)
-    yield from (value.name for value in _function_values([graph], ()))
-    yield from (node.op for node in graph.node)
-    yield from (name for gradient in graph.library.gradient for name in (gradient.function_name, gradient.gradient_func))
+def references(protos: Iterable[tf_api.FunctionDef | tf_api.GraphDef]) -> Iterator[str]:
+    """Yields the name of every function that some node mentions or has as its op, and that a main graph's library names as a gradient; also op names."""
+    for proto in protos:
+        is_graph = isinstance(proto, tf_api.GraphDef)
+        yield from (value.name for value in function_values([proto] if is_graph else [], [] if is_graph else [proto]))
+        yield from (node.op for node in (proto.node if is_graph else proto.node_def))
+        if is_graph:
+            yield from (name for gradient in proto.library.gradient for name in (gradient.function_name, gradient.gradient_func))
+            yield from (gradient.gradient_func for gradient in proto.library.registered_gradients)
 
 
-def _function_values(graphs: Iterable[tf_api.GraphDef], functions: Iterable[tf_api.FunctionDef]) -> Iterator[tf_api.Message]:
-    """Yields every mention of a function in an attribute of a node."""
+def function_values(graphs: Iterable[tf_api.GraphDef], functions: Iterable[tf_api.FunctionDef]) -> Iterator[tf_api.Message]:
+    """Yields every mention of a function in an attribute of a node of a main graph or of a function."""
     for nodes in (*(graph.node for graph in graphs), *(function.node_def for function in functions)):
         for node in nodes:
             for value in node.attr.values():

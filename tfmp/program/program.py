@@ -93,14 +93,30 @@ def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]
 def from_graph(graph: tf_api.GraphDef) -> Program:
     """Returns the program whose root is the main graph of `graph` and whose functions come from its library; raises `GraphError` if one is missing."""
     library = {function.signature.name: function for function in graph.library.function}
+    schemas = library_schemas(graph.library.function)
+    return _explore(read_graph(graph, schemas), {"": graph}, _finder(library), lambda definition: read_function(definition, schemas), schemas)
 
+
+def from_library(name: str, library: Mapping[str, tf_api.FunctionDef], schemas: Mapping[str, OpSchema]) -> Program:
+    """Returns the program whose root is the function `name` of `library`; raises `GraphError` if that, or one that it calls, is missing.
+
+    `schemas` are those of the library (`view.library_schemas`).
+    """
+    lookup = _finder(library)
+
+    def read(definition: tf_api.FunctionDef) -> Body:
+        return read_function(definition, schemas)
+
+    return _explore(read(lookup(name)), {name: library[name]}, lookup, read, schemas)
+
+
+def _finder(library: Mapping[str, tf_api.FunctionDef]) -> Lookup:
     def lookup(name: str) -> tf_api.FunctionDef:
         if name not in library:
             raise GraphError(f"function {name!r} is called, but is not in the graph's library, which has {len(library)} functions.")
         return library[name]
 
-    schemas = library_schemas(graph.library.function)
-    return _explore(read_graph(graph, schemas), {"": graph}, lookup, lambda definition: read_function(definition, schemas), schemas)
+    return lookup
 
 
 def _explore(

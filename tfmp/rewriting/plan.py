@@ -186,7 +186,7 @@ def _ones(flags: bytes) -> list[int]:
 
 
 def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
-    graph, names = colouring.graph, _FreeNames(colouring.graph.body)
+    graph, names = colouring.graph, FreeNames(colouring.graph.body)
     for edge, readers in _mismatches(colouring).items():
         node, port = edge
         from_sixteen = colouring.sixteen[graph.first[node] + graph.body.layouts[node].outputs[port]]
@@ -196,7 +196,7 @@ def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> 
 
 
 def _round_trips(colouring: Colouring, target: FloatFormat) -> Iterator[InsertCast]:
-    graph, sixteen, names = colouring.graph, colouring.sixteen, _FreeNames(colouring.graph.body)
+    graph, sixteen, names = colouring.graph, colouring.sixteen, FreeNames(colouring.graph.body)
     body = graph.body
     for node, ports in enumerate(body.readers()):
         for port, readers in enumerate(ports):
@@ -221,13 +221,15 @@ def _vertex(colouring: Colouring, reader: Edge) -> int:
     return colouring.graph.first[node] + colouring.graph.body.layouts[node].inputs[port]
 
 
-class _FreeNames:
+class FreeNames:
     """Names for casts that no node of the body has, in TensorFlow's form: `<source>-<port>-CastToFp16-<id>-AutoMixedPrecision`."""
 
     def __init__(self, body: Body) -> None:
+        """Names are to be free in `body`."""
         self._taken = set(body.names)
 
     def take(self, source: str, port: int, target: FloatFormat) -> str:
+        """Returns a name for a cast of output `port` of the node called `source` to `target`, which is taken from now on."""
         number = 0
         while (name := f"{source}-{port}-{target.cast_name}-{number}-AutoMixedPrecision") in self._taken:
             number += 1
