@@ -16,6 +16,8 @@ _HOME = {
     "float32": "tfmp.hooks.regions",
     "enable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
     "disable_mixed_precision_graph_rewrite": "tfmp.hooks.optimizer",
+    "MixedPrecisionBoard": "tfmp.hooks.board_keras3",
+    "write_summaries": "tfmp.hooks.board",
     "report": "tfmp.reports.account",
     "report_on": "tfmp.reports.account",
     "DynamicLossScale": "tfmp.optimizers.policies",
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from tfmp.engine import convert_function, convert_graph_def
     from tfmp.errors import GraphError, MixedPrecisionWarning, RewriteError, SettingsError, TfmpError
     from tfmp.hooks.activation import disable, enable, mixed_precision
+    from tfmp.hooks.board import write_summaries
+    from tfmp.hooks.board_keras3 import MixedPrecisionBoard
     from tfmp.hooks.optimizer import disable_mixed_precision_graph_rewrite, enable_mixed_precision_graph_rewrite
     from tfmp.hooks.regions import float32
     from tfmp.optimizers.keras3 import LossScaleMonitor, LossScaleOptimizer

@@ -161,3 +161,13 @@ def test_saved_forms(end: str, tmp_path: pathlib.Path) -> None:
 def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=r"cannot be saved as '.*report\.xls'; the name must end with one of \.html, \.json, "):
         small().save(tmp_path / "report.xls")
+
+
+def test_markdown() -> None:
+    (record,) = small()
+    lines = Report([record], ["a_b <c>"]).to_markdown().splitlines()
+    assert lines[0].startswith("### main graph: converted 2 of 9 nodes to float16")
+    assert "| layer | 16 bit | float32 | FLOPs | in 16 bit | casts | written | after | why in float32 |" in lines
+    assert "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |" in lines
+    assert "| model/b | 0 | 3 |  |  |  | 192 B | 192 B | Mean: sums must stay in float32; pulled 2 neighbours with it |" in lines
+    assert lines[-1] == "- **warning**: a\\_b \\<c\\>"

@@ -51,6 +51,20 @@ _REMEDIES = {
 }
 
 
+def loss_scale_scalars(state: ScaleState) -> dict[str, float]:
+    """Returns what TensorBoard shows of a loss scale, by name."""
+    return {
+        "loss_scale/scale": state.scale,
+        "loss_scale/skipped_steps": float(state.skipped_steps),
+        "loss_scale/consecutive_skips": float(state.consecutive_skips()),
+    }
+
+
+def write_scalar(name: str, value: float) -> None:
+    """Writes one scalar with the default writer, under its step."""
+    tf.summary.write(name, tf.constant(value, tf.float32), metadata=_SCALAR)
+
+
 class MonitorRules:
     """What a Keras callback needs to watch the optimizer's loss scale; each family mixes it with its own `Callback`.
 
@@ -137,10 +151,9 @@ class MonitorRules:
             self._report(stuck_message(optimizer.loss_scale_policy, state, optimizer.last_bad_variable, (logs or {}).get("loss")))
 
     def _write(self, state: ScaleState) -> None:
-        scalars = {"scale": state.scale, "skipped_steps": state.skipped_steps, "consecutive_skips": state.consecutive_skips()}
         with self._writer.as_default(step=state.steps):
-            for name, value in scalars.items():
-                tf.summary.write(f"loss_scale/{name}", tf.constant(value, tf.float32), metadata=_SCALAR)
+            for name, value in loss_scale_scalars(state).items():
+                write_scalar(name, value)
 
     def _report(self, message: str) -> None:
         self._reported = True

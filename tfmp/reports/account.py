@@ -15,7 +15,7 @@ from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
-from tfmp.reports import as_json, page, text
+from tfmp.reports import as_json, markdown, page, text
 from tfmp.reports.describe import describe
 from tfmp.reports.flops import FORMULAS, flops
 from tfmp.reports.ledger import LEDGER
@@ -131,11 +131,15 @@ class Report(Sequence[Record]):
         """Returns one page that needs nothing else, no network either: figures, advice, a table of layers, and the graph as a picture."""
         return page.page(self)
 
+    def to_markdown(self, layers: int = text.LAYERS) -> str:
+        """Returns the same as `str`, in Markdown; with at most `layers` layers of each program."""
+        return markdown.markdown(self, layers)
+
     def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
         """Writes the report to a file, in the form that its name ends with, and returns the path.
 
         Args:
-          path: ends with .html for a page to look at, .json for programs, or .txt for plain lines.
+          path: ends with .html for a page to look at, .json for programs, .md for Markdown, or .txt for plain lines.
 
         Raises:
           ValueError: it ends with something else; the message lists what there is.
@@ -150,6 +154,7 @@ class Report(Sequence[Record]):
 FORMS: dict[str, Callable[[Report], str]] = {
     ".html": Report.to_html,
     ".json": Report.to_json,
+    ".md": lambda report: report.to_markdown(layers=sys.maxsize),
     ".txt": lambda report: text.plain(report, layers=sys.maxsize) + "\n",
 }
 """End of a file's name to what is written into it."""
