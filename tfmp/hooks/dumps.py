@@ -11,10 +11,12 @@ from tfmp import tf_api
 from tfmp.conversion import Conversion
 from tfmp.graph.fragment import graph_of
 from tfmp.oplists import KINDS
+from tfmp.reports import overlay
 
 
 def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
-    """Writes the program before and after, as binary and as text GraphDef (functions in the library), and the lists in force; returns the files.
+    """Writes the program before and after, as binary and as text GraphDef (functions in the library), the lists in force, and the colours of the program
+    before for Google's Model Explorer (`overlay`), which TensorFlow's own pass does not; returns the files.
 
     The folder is made if it is not there. File names hold the root's name and the time in milliseconds, so that nothing is overwritten.
     """
@@ -29,6 +31,8 @@ def write(conversion: Conversion, folder: str) -> list[pathlib.Path]:
         files[-1].write_text(text_format.MessageToString(graph), encoding="utf-8")
     files.append(target / f"paintbuckets_AutoMixedPrecision_{stamp}.txt")
     files[-1].write_text("\n".join(_bucket(conversion, kind) for kind in KINDS), encoding="utf-8")
+    files.append(target / f"model_explorer_{stamp}.json")
+    files[-1].write_text(overlay.overlay(overlay.of_conversion(conversion), conversion.format.name), encoding="utf-8")
     return files
 
 

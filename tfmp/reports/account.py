@@ -15,7 +15,7 @@ from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
-from tfmp.reports import as_json, markdown, page, text
+from tfmp.reports import as_json, markdown, overlay, page, text
 from tfmp.reports.describe import describe
 from tfmp.reports.flops import FORMULAS, flops
 from tfmp.reports.ledger import LEDGER
@@ -135,24 +135,32 @@ class Report(Sequence[Record]):
         """Returns the same as `str`, in Markdown; with at most `layers` layers of each program."""
         return markdown.markdown(self, layers)
 
+    def to_overlay(self) -> str:
+        """Returns which nodes are in 16 bit as colours for Google's Model Explorer: a node data file, to load beside the graph that is looked at there."""
+        programs = [details for details in self.details if details is not None]
+        functions = (function for details in programs for function in overlay.of_details(details))
+        return overlay.overlay(functions, programs[0].dtype if programs else "float16")
+
     def save(self, path: str | os.PathLike[str]) -> pathlib.Path:
         """Writes the report to a file, in the form that its name ends with, and returns the path.
 
         Args:
-          path: ends with .html for a page to look at, .json for programs, .md for Markdown, or .txt for plain lines.
+          path: ends with .html for a page to look at, .overlay.json for Model Explorer, .json for programs, .md for Markdown, or .txt for plain lines.
 
         Raises:
           ValueError: it ends with something else; the message lists what there is.
         """
         target = pathlib.Path(path)
-        if target.suffix not in FORMS:
+        write = next((write for end, write in FORMS.items() if target.name.endswith(end)), None)
+        if write is None:
             raise ValueError(f"a report cannot be saved as {str(path)!r}; the name must end with one of {', '.join(FORMS)}.")
-        target.write_text(FORMS[target.suffix](self), encoding="utf-8")
+        target.write_text(write(self), encoding="utf-8")
         return target
 
 
 FORMS: dict[str, Callable[[Report], str]] = {
     ".html": Report.to_html,
+    ".overlay.json": Report.to_overlay,
     ".json": Report.to_json,
     ".md": lambda report: report.to_markdown(layers=sys.maxsize),
     ".txt": lambda report: text.plain(report, layers=sys.maxsize) + "\n",

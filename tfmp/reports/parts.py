@@ -68,10 +68,7 @@ class Part:
 
     def colour(self, node: int) -> str:
         """Returns "converted", "kept" or "other"."""
-        colouring = self.result.colouring
-        if any(colouring.sixteen[vertex] for vertex in colouring.graph.vertices(node)):
-            return CONVERTED
-        return KEPT if DT_FLOAT in self.body.types[node] else OTHER
+        return colour_of(self.result, node)
 
     def elements(self, node: int, port: int) -> float:
         """Returns the number of elements of an output; 0 if its rank is unknown."""
@@ -89,6 +86,13 @@ class Part:
     def estimated(self) -> bool:
         """Whether some float32 tensor has a dimension that is not known."""
         return any(_is_estimated(self.shapes[node][port]) for node in self.body.proto_nodes for port in self.float_outputs(node))
+
+
+def colour_of(result: BodyConversion, node: int) -> str:
+    """Returns "converted" if a type attribute of `node` is in 16 bit now, else "kept" if one is float32, else "other"."""
+    if any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node)):
+        return CONVERTED
+    return KEPT if DT_FLOAT in result.plan.body.types[node] else OTHER
 
 
 def _is_estimated(shape: Shape) -> bool:
