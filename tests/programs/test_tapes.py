@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfmp
 from tests.behaviour.on_off import ROUNDINGS, assert_alike, normal, scope
 from tests.programs.constructs import CONSTRUCTS, Construct, program
-from tests.programs.constructs.construct import X, Program
+from tests.programs.constructs.construct import Program, X
 from tests.programs.written import Version, Written
 from tfmp import engine
 from tfmp.dtypes import SIXTEEN_BIT
