@@ -115,7 +115,7 @@ def test_the_metadata_says_what_is_needed(environment: Environment, source: path
     metadata = read_metadata(build(environment, source, "build_wheel", tmp_path))
     assert metadata["Name"] == "tfmp"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
-    assert set(metadata.get_all("Provides-Extra", [])) == {"cpu", "tensorflow", "test"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"cpu", "plot", "tensorflow", "test"}
     always = {row for row in metadata.get_all("Requires-Dist", []) if "extra ==" not in row}
     assert always == {"absl-py", "numpy", "rich", "scipy", "wrapt"}  # and not TensorFlow: people keep the build they have
     assert "Apache-2.0" in (metadata["License-Expression"] or metadata["License"])
