@@ -81,7 +81,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     lists, exact = settings.lists(settings.dtype), settings.rules.exact
     table = passes.exact(settings.dtype, tf_api.VERSION) if exact else passes.DEFAULT
     measured = settings.ranges.of(settings.dtype)
-    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, slow=settings.slow_ops, measured=measured)
+    slow: dict[str, Any] = {"slow": settings.slow_ops, "slow_filter": settings.slow_filter}
+    rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
     before = program
     if not exact and not settings.emulate:
         program = dataclasses.replace(program, bodies={name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()})

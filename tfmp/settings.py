@@ -141,6 +141,11 @@ class Settings:
         return {} if self.ignore_performance or self.simulate_gpu else slow_kernels.slow_ops(self.dtype, self.device, self.weaknesses)
 
     @property
+    def slow_filter(self) -> str:
+        """Why depthwise convolutions with filters that cuDNN does not take are slow where the program runs; "" if they are not."""
+        return "" if self.ignore_performance or self.device != "GPU" else slow_kernels.SLOW_FILTER
+
+    @property
     def rules_of_level(self) -> tuple[UserRule, ...]:
         """The rules with which the level keeps something in float32."""
         return tuple(parse_rule(text, f"level {self.level}") for text in self.rules.keep)

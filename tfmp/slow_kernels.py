@@ -70,6 +70,22 @@ ROWS = (
 """Every TensorFlow that tfmp supports has cuDNN 8 or 9 in its wheels; a build of one's own need not."""
 
 
+CUDNN_FILTERS = (1, 3, 5, 7)
+"""Heights, equal to the widths, of the filters with which TensorFlow gives depthwise convolutions to cuDNN, if each channel has one filter
+(`ShouldCudnnGroupedConvolutionBeUsed` in XLA's `tsl/util/use_cudnn.cc`); a single channel is an ordinary convolution."""
+
+SLOW_FILTER = (
+    f"in 16 bit, TensorFlow's own kernel for a filter that cuDNN does not take (square, of size {', '.join(map(str, CUDNN_FILTERS))}, one for each channel) "
+    "takes up to 50 times as long; ignore_performance=True converts it all the same"
+)
+"""Why a depthwise convolution stays in float32 on a GPU (tensorflow issues 27780 and 41715 measured it)."""
+
+
+def fits_cudnn(height: int, width: int, channels: int, multiplier: int) -> bool:
+    """Returns whether a depthwise convolution with a filter of that shape runs in cuDNN."""
+    return channels == 1 or (multiplier == 1 and height == width and height in CUDNN_FILTERS)
+
+
 def slow_ops(dtype: str, device: str, weaknesses: Iterable[str]) -> dict[str, str]:
     """Returns op type to reason for the ops whose `dtype` kernels are slow on `device`, given what the hardware lacks."""
     lacks = frozenset(weaknesses)

@@ -36,6 +36,7 @@ class Rules:
       fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
       wishes: what the user's rules cover.
       slow: op type to the reason why its 16-bit kernel is slow on `device`.
+      slow_filter: why depthwise convolutions with filters that cuDNN does not take are slow there; "" if they are not.
       measured: the nodes that measured ranges keep in float32 or free.
     """
 
@@ -47,6 +48,7 @@ class Rules:
     fetches: frozenset[str] = frozenset()
     wishes: Wishes = Wishes()
     slow: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    slow_filter: str = ""
     measured: Measured = Measured()
 
 

@@ -26,8 +26,8 @@ from tfmp.user_rules import LAYER_MARK, REGION, UserRule
 if TYPE_CHECKING:
     from tfmp.colouring.canvas import Canvas
 
-OVERRIDABLE = frozenset({"constant out of range", "integer from a cast", "integer for a cast", "weight update", "sum over a loop", "slow kernel"})
-"""Guards that protect numbers or time, which a user may know better. The others protect what would not run, or run on older values."""
+BINDING = frozenset({"call", "kept by a user rule", "list handle leaves the graph", "no 16-bit form", "no kernel", "quantized", "reads a reference"})
+"""Guards that protect what would not run, or run on older values. The others protect numbers or time, which a user may know better."""
 
 NEVER_FORCED = frozenset({"Const", "Placeholder", *CALLING_OPS})
 """Ops that have no arithmetic of their own to force (constants are stored in what their readers want; functions are forced node by node)."""
@@ -211,4 +211,4 @@ def force_user_rules(canvas: Canvas) -> None:
 
 
 def _overridable(canvas: Canvas, vertices: Iterable[int]) -> bool:
-    return any(reason.rule in OVERRIDABLE for vertex in vertices if (reason := canvas.reasons.get(vertex)) is not None)
+    return any(reason.rule not in BINDING for vertex in vertices if (reason := canvas.reasons.get(vertex)) is not None)
