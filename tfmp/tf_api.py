@@ -185,12 +185,12 @@ def to_sixteen(value: Any, dtype_number: int) -> Any:
 
 def make_tensor(value: Any, dtype_number: int) -> TensorProto:
     """Returns `value`, rounded to the `DataType` with that number, as a tensor proto."""
+    kind = tf.dtypes.as_dtype(dtype_number)
     with np.errstate(over="ignore"):  # a user may force what reads it into 16 bit all the same
-        kind = tf.dtypes.as_dtype(dtype_number)
-    proto = _tensor_util.make_tensor_proto(value, dtype=kind)
-    if proto.half_val and np.size(value) > 1:  # one varint a number, of three bytes mostly
-        proto.ClearField("half_val")
-        proto.tensor_content = np.asarray(value).astype(kind.as_numpy_dtype).tobytes()
+        proto = _tensor_util.make_tensor_proto(value, dtype=kind)
+        if proto.half_val and np.size(value) > 1:  # one varint a number, of three bytes mostly
+            proto.ClearField("half_val")
+            proto.tensor_content = np.asarray(value).astype(kind.as_numpy_dtype).tobytes()
     return proto
 
 
