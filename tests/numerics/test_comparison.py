@@ -158,3 +158,17 @@ def test_nothing_in_float32_means_an_infinite_error() -> None:
     zero = numerics.compare(product, (np.zeros((2, 2), "float32"), np.full((2, 2), 1e9, "float32")))
     row = row_of(zero, "product")
     assert math.isnan(row.error) is False and row.nans == (0, 4) and row.broken == 1
+
+
+def test_statistics_that_are_scaled_before_they_are_copied_are_not_compared_with_copies() -> None:
+    x = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+
+    def centred(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.reduce_mean(x @ tf.transpose(x), 1) ** 3)
+        return tf.matmul(tape.gradient(loss, x), x, transpose_a=True)
+
+    rows = list(numerics.compare(tf.function(centred, autograph=False), x, dtype="float16"))
+    assert "MatMul" in {row.op for row in rows}
+    assert not {row.op for row in rows} & {"Tile", "BroadcastTo"}

@@ -178,7 +178,7 @@ class _Runner:
 
     def __init__(self, pair: Pair, limit: float, memory: int) -> None:
         self._pair, self._limit, self._memory = pair, limit, memory
-        self._mixed = by_key(pair.mixed)
+        self._mixed = {key: site for key, site in by_key(pair.mixed).items() if site.node not in pair.incomparable}
         self._order: dict[Key, list[int]] = {}
         self._events = 0
         self._values: dict[Key, list[dict[int, np.ndarray]]] = {}

@@ -28,12 +28,14 @@ class Pair:
       settings: what it was converted by.
       full: the float32 program.
       mixed: the converted one; the same as `full` if nothing was converted.
+      incomparable: names of the nodes that compute something else in `mixed` (`Plan.other_results`).
     """
 
     traced: Traced
     settings: Settings
     full: Sites
     mixed: Sites
+    incomparable: frozenset[str] = frozenset()
 
     @property
     def format(self) -> FloatFormat:
@@ -59,4 +61,5 @@ def convert(traced: Traced, changes: Mapping[str, Any]) -> Pair:
     linked = conversion.functions(lambda name, version: f"{name}_mixed_{number}" + (f"_{version}" if version else ""))
     protos = {one.name: one.proto for one in linked}
     mixed = from_function(linked[0].name, lambda name: protos[name] if name in protos else tf_api.function_definition(name))
-    return Pair(traced, settings, find_sites(traced.program()), find_sites(mixed))
+    incomparable = frozenset().union(*(body.plan.other_results for body in conversion.bodies.values()))
+    return Pair(traced, settings, find_sites(traced.program()), find_sites(mixed), incomparable)

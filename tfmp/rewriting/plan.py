@@ -17,6 +17,7 @@ from tfmp.dtypes import DT_FLOAT, FLOAT32, FloatFormat
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, Edge
 from tfmp.program.liveness import dead_nodes
+from tfmp.program.rearrange import COPIES
 
 
 class Retype(NamedTuple):
@@ -108,6 +109,13 @@ class Plan:
         dead = frozenset(dead_nodes(self.body)) if self.casts else frozenset()
         running = (cast for cast in self.casts if not cast.constant and not all(node in dead for node, _ in cast.readers))
         return sum(1 + cast.round_trip for cast in running) + sum(not read.argument for read in self.reads)
+
+    @property
+    def other_results(self) -> frozenset[str]:
+        """Names of the nodes that compute something else than before, since what they read was moved: a scaled statistic, and the copies of it."""
+        resized = self.body.resized if self.moves else {}
+        copies = (move.reader[0] for move in self.moves if move.source[0] in resized and self.body.ops[move.reader[0]] in COPIES)
+        return frozenset(self.body.names[node] for node in (*resized, *copies))
 
     @property
     def edits(self) -> tuple[object, ...]:
