@@ -19,7 +19,7 @@ def test_dumps_hold_the_program_before_and_after_and_the_lists(tmp_path: pathlib
     files = {path.name.split("___")[0] + path.suffix: path for path in folder.iterdir()}
     colours = json.loads(files.pop("model_explorer.json").read_text())
     ((function, graph),) = colours.items()
-    assert function.startswith("__inference_") and [node["value"] for node in graph["results"].values()] == ["float16", "float16"]
+    assert function.startswith("__inference_") and [node["value"] for node in graph["results"].values()] == ["float16", "float32"]
     assert sorted(files) == [
         "graphdef_AutoMixedPrecision.pb", "graphdef_AutoMixedPrecision.txt", "graphdef_preop.pb", "graphdef_preop.txt", "paintbuckets_AutoMixedPrecision.txt",
     ]  # fmt: skip
