@@ -45,6 +45,7 @@ def test_all_variables_of_tensorflow_and_nvidia_are_known_and_ours_are_few() -> 
         "TFMP_DTYPE",
         "TFMP_LEVEL",
         "TFMP_STRICT",
+        "TFMP_SAVE_REWRITTEN",
         "TFMP_KEEP_FLOAT32",
         "TFMP_FORCE_16BIT",
         "TFMP_RULES",

@@ -98,6 +98,7 @@ class Settings:
       strict: raise where tfmp would fall back to the unrewritten function.
       keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
       force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
+      save_rewritten: put the rewritten graphs into SavedModels, not the float32 ones.
       ranges: which nodes measured ranges (`tfmp.numerics.calibrate`) keep in float32 or free.
     """
 
@@ -114,6 +115,7 @@ class Settings:
     strict: bool = False
     keep_float32: tuple[str, ...] = ()
     force_16bit: tuple[str, ...] = ()
+    save_rewritten: bool = False
     ranges: RangeRules = RangeRules()
 
     def __post_init__(self) -> None:
@@ -303,6 +305,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TFMP_FORCE_16BIT", "force_16bit", _rules, "comma-separated rules for what becomes 16 bit"),
     Variable("TFMP_RULES", "rules", _rules_file, "file with a line `keep_float32 RULE` or `force_16bit RULE` for each rule"),
     Variable("TFMP_STRICT", "strict", flag, "raise instead of falling back to float32 when a rewrite fails"),
+    Variable("TFMP_SAVE_REWRITTEN", "save_rewritten", flag, "save SavedModels with the rewritten graphs; variables stay float32"),
     Variable("TFMP_RANGES", "ranges", str, "file of measured ranges (`tfmp.numerics.calibrate`), which say what stays in float32"),
     Variable(f"{PREFIX}LEVEL", "level", _level, "TensorFlow's name for the level"),
     Variable(f"{PREFIX}IGNORE_PERFORMANCE", "ignore_performance", flag, "convert even on hardware where 16 bit is slow"),

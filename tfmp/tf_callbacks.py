@@ -16,6 +16,7 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.eager import wrap_function as _wrap_function
 from tensorflow.python.eager.polymorphic_function import transform as _transform
 from tensorflow.python.saved_model import function_deserialization as _function_deserialization
+from tensorflow.python.saved_model import save as _save
 
 from tfmp.errors import TfmpError
 
@@ -42,6 +43,11 @@ def session_class() -> type:
 def function_loader() -> ModuleType:
     """Returns the module whose `load_function_def_library` makes a dict of `ConcreteFunction`s of the function library of a SavedModel."""
     return _function_deserialization
+
+
+def saved_model_writer() -> ModuleType:
+    """Returns the module whose `_build_meta_graph` makes the MetaGraphDef of a SavedModel, and returns it before everything else."""
+    return _save
 
 
 def wrapped_function_class() -> type:

@@ -45,7 +45,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[
             np.savez(folder / f"{name}.npz", *without_tfmp.weights(models[kind], name))
     script = shutil.copy(without_tfmp.__file__, folder)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "TFMP_", "PYTHON"))}
-    done = subprocess.run([sys.executable, script, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, script, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     return folder, json.loads(done.stdout.splitlines()[-1])
 

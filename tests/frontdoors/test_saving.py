@@ -7,6 +7,7 @@ import pathlib
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -179,3 +180,34 @@ def test_a_tflite_model_of_a_function_that_has_run_is_the_same(dtype: str) -> No
         return [(one["name"], one["dtype"].__name__, one["shape"].tolist()) for one in details]
 
     assert converted(scope(dtype)) == converted(OFF)
+
+
+def float_types(folder: pathlib.Path) -> set[str]:
+    """Returns the names of the float types of matrix products in a SavedModel."""
+    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    nodes = [node for function in saved.meta_graphs[0].graph_def.library.function for node in function.node_def]
+    return {tf.dtypes.as_dtype(node.attr["T"].type).name for node in nodes if node.op == "MatMul"}
+
+
+@pytest.mark.parametrize(("dtype", "how"), in_turn(["module", "export"]))
+def test_a_flag_asks_for_the_rewritten_graphs(dtype: str, how: str, tmp_path: pathlib.Path) -> None:
+    import keras
+
+    with scope(dtype, save_rewritten=True):
+        module: Any = Module() if how == "module" else keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(2)])
+        if how == "module":
+            module.run()
+            tf.saved_model.save(module, str(tmp_path))
+        else:
+            module.export(str(tmp_path), verbose=False)
+        expected = module.serve(X)["y"] if how == "module" else module.predict(X, verbose=0)
+    assert float_types(tmp_path) == {dtype}
+    with OFF:
+        loaded = tf.saved_model.load(str(tmp_path))
+        signature = loaded.signatures["serving_default"]
+        assert {spec.dtype for spec in tf.nest.flatten((signature.structured_input_signature, signature.structured_outputs))} == {tf.float32}
+        with tf.GradientTape() as tape:
+            (result,) = signature(*[], **{next(iter(signature.structured_input_signature[1])): X}).values()
+        np.testing.assert_allclose(result, expected, atol=0.02)
+        assert {variable.dtype for variable in signature.variables} == {tf.float32}
+        assert all(gradient.dtype == tf.float32 for gradient in tape.gradient(result, signature.variables))

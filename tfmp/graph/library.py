@@ -78,3 +78,36 @@ def function_values(graphs: Iterable[tf_api.GraphDef], functions: Iterable[tf_ap
                     yield value.func
                 elif value.HasField("list"):
                     yield from value.list.func
+
+
+def put_in(graph: tf_api.GraphDef, functions: Iterable[tf_api.FunctionDef], roots: Iterable[str]) -> None:
+    """Puts `functions` into the library of `graph` itself, in the places of those that have the same names.
+
+    What only the replaced ones have called goes; `roots` are functions that somebody knows by name.
+    """
+    roots = list(roots)
+    before = reachable(graph, roots)
+    new = {function.signature.name: function for function in functions}
+    for function in graph.library.function:
+        if function.signature.name in new:
+            function.CopyFrom(new.pop(function.signature.name))
+    graph.library.function.extend(new.values())
+    gone = before - reachable(graph, roots)
+    kept = [function for function in graph.library.function if function.signature.name not in gone]
+    del graph.library.function[:]
+    graph.library.function.extend(kept)
+
+
+def reachable(graph: tf_api.GraphDef, roots: Iterable[str]) -> set[str]:
+    """Returns the names of the functions that the main graph, or a function in `roots`, uses, directly or not, gradients of functions included."""
+    library = {function.signature.name: function for function in graph.library.function}
+    gradients = {gradient.function_name: gradient.gradient_func for gradient in graph.library.gradient}
+    found, todo = set[str](), [*roots, *_references(graph)]
+    while todo:
+        name = todo.pop()
+        if name in library and name not in found:
+            found.add(name)
+            todo += [value.name for value in _function_values([], [library[name]])]
+            todo += [node.op for node in library[name].node_def]
+            todo += [gradients[name]] if name in gradients else []
+    return found

@@ -134,6 +134,6 @@ def watch_layers(switches: Switches) -> None:
 
 
 def _uninstall() -> None:
-    for name in ("tfmp.hooks.tracing", "tfmp.hooks.sessions", "tfmp.hooks.restored", "tfmp.hooks.keras_compile", "tfmp.hooks.layers"):
+    for name in ("tfmp.hooks.tracing", "tfmp.hooks.sessions", "tfmp.hooks.restored", "tfmp.hooks.saving", "tfmp.hooks.keras_compile", "tfmp.hooks.layers"):
         if name in sys.modules:
             sys.modules[name].uninstall()

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 _INSTALLERS = {
-    "tensorflow": (("tfmp.hooks.tracing", "install"), ("tfmp.hooks.sessions", "install"), ("tfmp.hooks.restored", "install")),
+    "tensorflow": (("tfmp.hooks.tracing", "install"), ("tfmp.hooks.sessions", "install"), ("tfmp.hooks.restored", "install"), ("tfmp.hooks.saving", "install")),
     "keras": (("tfmp.hooks.keras_compile", "install_keras"),),
     "tf_keras": (("tfmp.hooks.keras_compile", "install_tf_keras"),),
 }
