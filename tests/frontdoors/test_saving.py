@@ -201,7 +201,8 @@ def test_a_flag_asks_for_the_rewritten_graphs(dtype: str, how: str, tmp_path: pa
         else:
             module.export(str(tmp_path), verbose=False)
         expected = module.serve(X)["y"] if how == "module" else module.predict(X, verbose=0)
-    assert float_types(tmp_path) == {dtype}
+    # The loader knows a tensor of the loop by the loop's float32 body, which therefore stays in the file beside the one that runs.
+    assert float_types(tmp_path) == ({dtype, "float32"} if how == "module" else {dtype})
     with OFF:
         loaded = tf.saved_model.load(str(tmp_path))
         signature = loaded.signatures["serving_default"]

@@ -102,12 +102,12 @@ def reachable(graph: tf_api.GraphDef, roots: Iterable[str]) -> set[str]:
     """Returns the names of the functions that the main graph, or a function in `roots`, uses, directly or not, gradients of functions included."""
     library = {function.signature.name: function for function in graph.library.function}
     gradients = {gradient.function_name: gradient.gradient_func for gradient in graph.library.gradient}
-    found, todo = set[str](), [*roots, *_references(graph)]
+    found, todo = set[str](), [*roots, *(value.name for value in function_values([graph], [])), *(node.op for node in graph.node)]
     while todo:
         name = todo.pop()
         if name in library and name not in found:
             found.add(name)
-            todo += [value.name for value in _function_values([], [library[name]])]
+            todo += [value.name for value in function_values([], [library[name]])]
             todo += [node.op for node in library[name].node_def]
             todo += [gradients[name]] if name in gradients else []
     return found

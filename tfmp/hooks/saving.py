@@ -65,4 +65,5 @@ def _rewrite(meta_graph: Any, settings: Any) -> None:
 
             new += [function.proto for function in conversion.functions(new_name)]
             notices.something_converted()
-    put_in(meta_graph.graph_def, new, roots)
+    holders = {node.captured_tensor.concrete_function for node in meta_graph.object_graph_def.nodes if node.HasField("captured_tensor")}
+    put_in(meta_graph.graph_def, new, [*roots, *holders])  # the loader looks for tensors in those by name
