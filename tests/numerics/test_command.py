@@ -114,3 +114,18 @@ def test_a_loop_of_tensorflow_1_is_followed(tmp_path: pathlib.Path) -> None:
     counts = [one.outputs[0] for one in numerics.calibrate(function, [{"x": np.full((2, 4), 0.5, "float32")}]) if one.op == "MatMul"]
     assert [(one.elements, one.smallest, one.largest) for one in counts] == [(48, 6.0, 0.5 * 12.0**6)]
     del model
+
+
+def test_convert_keeps_what_the_ranges_say(saved: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = tf.saved_model.load(str(saved))
+    numerics.save(numerics.calibrate(loaded.signatures["serving_default"], [{"a": ONES, "b": LARGE}]), tmp_path / "ranges.json")
+    found = {}
+    for name, arguments in {"plain": [], "ranges": ["--ranges", str(tmp_path / "ranges.json")]}.items():
+        to = ["convert", str(saved), str(tmp_path / name), "--device", "cpu", "--dtype", "float16"]
+        assert cli.main([*to, *arguments]) == 0, capsys.readouterr().err
+        converted = tf.saved_model.load(str(tmp_path / name))
+        found[name] = converted.signatures["serving_default"](a=tf.constant(ONES), b=tf.constant(LARGE))["out"].numpy()
+    assert not np.isfinite(found["plain"]).any()
+    np.testing.assert_allclose(found["ranges"], 40 + 240000, rtol=1e-3)
+    assert cli.main(["convert", str(saved), str(tmp_path / "no"), "--ranges", str(tmp_path / "missing.json")]) != 0
+    assert "missing.json' cannot be read: No such file or directory." in capsys.readouterr().err

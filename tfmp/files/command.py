@@ -62,6 +62,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     add("--io-dtype", metavar="TYPE", help=f"type of inputs and outputs that were float32: {', '.join(IO_FORMATS)} (default: they stay)")
     add("--keep-weights", action="store_true", help="keep weights stored in float32, for further training")
     add("--keep-float32", metavar="RULE", action="append", help="keep in float32 what RULE covers: op:GLOB, name:GLOB, variable:GLOB, ...; may be repeated")
+    add("--ranges", metavar="FILE", help="measured ranges (tfmp.numerics.calibrate): what does not fit into 16 bit stays in float32")
     add("--output", metavar="NAME", action="append", dest="outputs", help="an output of a frozen graph; may be repeated (default: what nothing reads)")
     add("--import", metavar="MODULE", action="append", dest="modules", help="import MODULE first, for the ops that it registers; may be repeated")
     add("--details", action="store_true", help="print every program, op type and weight")
