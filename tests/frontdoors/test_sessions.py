@@ -336,5 +336,6 @@ def test_the_report_and_the_dump_name_the_graph(dtype: str, tmp_path: Any) -> No
         "graphdef_AutoMixedPrecision",
         "graphdef_preop",
         "graphdef_preop",
+        "model_explorer",
         "paintbuckets_AutoMixedPrecision",
     ]

@@ -155,11 +155,11 @@ def test_the_schema_refuses_what_it_does_not_know() -> None:
 def test_saved_forms(end: str, tmp_path: pathlib.Path) -> None:
     path = small().save(tmp_path / f"report{end}")
     assert path == tmp_path / f"report{end}"
-    assert "model/b" in path.read_text(encoding="utf-8")
+    assert ('"results"' if path.name.endswith(".overlay.json") else "model/b") in path.read_text(encoding="utf-8")
 
 
 def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot be saved as '.*report\.xls'; the name must end with one of \.html, \.json, "):
+    with pytest.raises(ValueError, match=r"cannot be saved as '.*report\.xls'; the name must end with one of \.html, \.overlay\.json, \.json, "):
         small().save(tmp_path / "report.xls")
 
 
