@@ -40,9 +40,11 @@ OpDef: TypeAlias = op_def_pb2.OpDef
 TensorProto: TypeAlias = tensor_pb2.TensorProto
 AtomicFunction: TypeAlias = _atomic_function.AtomicFunction
 OpError: TypeAlias = tf.errors.OpError
+VARIANT = tf.variant
+"""The type of tensor lists and optionals."""
 
 __all__ = [
-    "callback_token", "copy_of_variable", "flat_arguments",
+    "VARIANT", "callback_token", "copy_of_variable", "flat_arguments",
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "as_type", "enclosing_graphs", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function",
     "imported_nodes", "input_shapes", "is_branch", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfmp import tf_api
-from tfmp.hooks import notices
+from tfmp.hooks import notices, variants
 from tfmp.settings import Settings
 
 Links = Sequence[tuple[int, int]]
@@ -60,7 +60,7 @@ class MixedFunction(tf_api.AtomicFunction):
     def __init__(self, program: LazyProgram, index: int = 0, takes_sixteen: bool = False) -> None:
         """Takes over name, type, children and graph of `program.functions[index]`.
 
-        With `takes_sixteen` it may be handed 16-bit tensors for float32 arguments, since a converted forward function made them.
+        With `takes_sixteen` it may be handed 16-bit tensors and lists of them for float32 ones, since a converted forward function made them.
         """
         original = program.functions[index]
         super().__init__(
@@ -79,6 +79,8 @@ class MixedFunction(tf_api.AtomicFunction):
         converted = self._program.converted(self._index) if tf_api.executing_eagerly() else None
         if converted is None:
             return super().call_flat(*self._as_declared(args))
+        if self._takes_sixteen:
+            args = _as_declared_by(converted, args)
         if self._trusted:
             return converted.call_flat(*args)
         return self._first_call(converted, args)
@@ -97,17 +99,23 @@ class MixedFunction(tf_api.AtomicFunction):
         return result
 
     def _as_declared(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Returns `args` with 16-bit tensors cast to what the float32 function declares."""
+        """Returns `args` with 16-bit tensors, and what lists and optionals hold, cast to what the float32 function takes."""
         if not self._takes_sixteen:
             return args
-        return [tf_api.as_type(arg, declared.type) for arg, declared in zip(args, self.cached_definition.signature.input_arg, strict=True)]
+        return [variants.widened(arg) if variants.is_variant(arg) else arg for arg in _as_declared_by(self, args)]
+
+
+def _as_declared_by(function: tf_api.AtomicFunction, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns `args` with 16-bit tensors cast to float32 where `function` declares that."""
+    return tuple(tf_api.as_type(arg, declared.type) for arg, declared in zip(args, function.cached_definition.signature.input_arg, strict=True))
 
 
 class _TapeFunctions(dict[Any, Any]):
     """Where a ConcreteFunction keeps what it built for gradient tapes (`_first_order_tape_functions`, `_higher_order_tape_functions`).
 
     What is put in is told to hand out converted forward and backward functions. In the first-order case nobody but the backward function ever sees what
-    the forward function saves for it; in the higher-order case those are results with gradients of their own, and keep their types.
+    the forward function saves for it. In the higher-order case the tape also takes what is saved for results, with gradients of their own: these stay
+    float32 tensors, which TensorFlow lets flow back into 16-bit results, but a list's gradient is a list, whose type has to fit, so lists stay float32.
     """
 
     def __init__(self, settings: Settings, first_order: bool, takes_sixteen: bool) -> None:
@@ -119,8 +127,8 @@ class _TapeFunctions(dict[Any, Any]):
 
         def build_mixed(inference_args: Any, input_tangents: Any) -> tuple[Any, ...]:
             forward, graph, backward, *rest = build(inference_args, input_tangents)
-            if self._first_order and not input_tangents:
-                links = saved_tensors(graph, functions._num_inference_outputs, backward)
+            if not input_tangents:
+                links = saved_tensors(graph, functions._num_inference_outputs, backward, lists=self._first_order)
                 program = LazyProgram([forward, backward._inference_function], links, self._settings)
                 attach(backward, self._settings, MixedFunction(program, 1, takes_sixteen=True))
             else:
@@ -132,20 +140,23 @@ class _TapeFunctions(dict[Any, Any]):
         super().__setitem__(key, functions)
 
 
-def saved_tensors(graph: Any, results: int, backward: tf_api.ConcreteFunction) -> Links:
+def saved_tensors(graph: Any, results: int, backward: tf_api.ConcreteFunction, lists: bool = True) -> Links:
     """Returns which results of a forward function are saved for its backward function only.
 
     Args:
       graph: the forward function's Python graph; its outputs are the user's results and then what is saved.
       results: how many outputs are the user's.
       backward: the backward function, whose last arguments are its captured inputs.
-
-    Variant tensors (tensor lists) are left out: should the float32 backward function ever have to be run on them, they could not be cast back.
+      lists: whether to include tensor lists and optionals.
     """
+
+    def counts(dtype: Any) -> bool:
+        return dtype.is_floating or (lists and dtype == tf_api.VARIANT)
+
     position = {id(tensor): index for index, tensor in enumerate(graph.outputs) if index >= results}
     captured = backward.captured_inputs
     first = len(backward.inputs) - len(captured)
-    return tuple((position[id(tensor)], first + index) for index, tensor in enumerate(captured) if id(tensor) in position and tensor.dtype.is_floating)
+    return tuple((position[id(tensor)], first + index) for index, tensor in enumerate(captured) if id(tensor) in position and counts(tensor.dtype))
 
 
 def attach(function: tf_api.ConcreteFunction, settings: Settings, inference: MixedFunction | None = None) -> None:
