@@ -26,13 +26,15 @@ def _dead_nodes(body: Body) -> list[int]:
     results = range(body.proto_nodes.stop, body.proto_nodes.stop + body.results)
     for node in (*results, *(body.by_name[name] for name in body.control_results)):
         state[node] = LIVE
+    inputs, controlled = body.inputs, body.controlled
     while LIVE in state:  # once, where nodes come after what they read, as they mostly do
         for node in reversed(range(len(body))):
             if state[node] == LIVE:
                 state[node] = DONE
-                for source in _read_by(body, node):
-                    if not state[source]:
-                        state[source] = LIVE
+                for source, _ in inputs[node]:
+                    state[source] = state[source] or LIVE
+                for source in _controlling(body, node) if node in controlled else ():
+                    state[source] = state[source] or LIVE
     return [node for node in body.proto_nodes if not state[node]]
 
 
@@ -40,8 +42,5 @@ DEAD, LIVE, DONE = range(3)
 """Not known to be needed; needed; needed, and so is known to be what it reads."""
 
 
-def _read_by(body: Body, node: int) -> list[int]:
-    sources = [source for source, _ in body.inputs[node]]
-    if node in body.controlled:
-        sources += [body.by_name[text[1:]] for text in body.protos[node].input if text[0] == "^"]  # type: ignore[union-attr]
-    return sources
+def _controlling(body: Body, node: int) -> list[int]:
+    return [body.by_name[text[1:]] for text in body.protos[node].input[:] if text[0] == "^"]  # type: ignore[union-attr]
