@@ -204,7 +204,8 @@ def test_lists_that_an_lstm_saves_are_16_bit(dtype: str, monkeypatch: pytest.Mon
     (conversion,) = conversions.found
     written = Written(conversion)
     assert written.types("TensorListPushBack", "TensorListPopBack", attr="element_dtype") <= {dtype, "int32", "bool"}
-    assert written.casts == 17  # in each function once: input, weights, states and their gradients
+    # In the loops only what is added up over the steps is cast: the gradients of two kernels and of the bias.
+    assert sum(len(version.casts) for version in written.versions.values() if "body" in version.name) == 3
 
 
 def in_a_function(made: Any) -> Any:
