@@ -10,13 +10,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import tfmp
+from tfmp.colouring.reasons import WORDS
 from tfmp.reports.boxes import boxes_of
 from tfmp.reports.records import CONVERTED, KEPT, OTHER, Details
+from tfmp.reports.words import PLAIN
 
 if TYPE_CHECKING:
     from tfmp.reports.account import Record, Report
 
-SCRIPTS = ("numbers.js", "program.js", "layout.js", "summary.js", "layers.js", "picture.js", "main.js")
+SCRIPTS = ("numbers.js", "program.js", "layout.js", "summary.js", "layers.js", "panel.js", "picture.js", "main.js")
 """In the order in which they are put together; each uses those before it."""
 
 COLOURS = (CONVERTED, KEPT, OTHER)
@@ -44,10 +46,11 @@ def _file(name: str) -> str:
 
 
 def data(report: Report) -> dict[str, Any]:
-    """Returns what the scripts read: per program the figures, layers and advice as objects, nodes column by column."""
+    """Returns what the scripts read: per program the figures, layers and advice as objects, nodes column by column; and what plain reasons say."""
     return {
         "tfmp": tfmp.__version__,
         "warnings": list(report.warnings),
+        "plain": [WORDS[rule] for rule in PLAIN],
         "programs": [_program(record, details) for record, details in zip(report, report.details, strict=True)],
     }
 

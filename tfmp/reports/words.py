@@ -27,7 +27,7 @@ BY_USER = "you put it on the denylist"
 DOWNSTREAM = "downstream of deny"
 """The rule of a node that has its colour only from what it computes with."""
 
-PLAIN = ("nothing asked", "unlisted", "fetched", "fixed type", "call")
+PLAIN = ("nothing asked", "unlisted", "fetched", "fixed type", "call", "cheapest in float32")
 """Rules that say that nobody wanted the node in 16 bit: they come last where reasons are listed."""
 
 

@@ -2,7 +2,6 @@
 
 const ROWS = 100;
 const NO_LAYER = "(no layer)";
-const PLAIN_REASONS = /: (the op is on no list|no 16-bit op on both sides of it|the op definition fixes this type|is an argument, a result or fetched)/;
 
 const COLUMNS = [
   { title: "layer", key: (layer) => layer.layer || NO_LAYER, text: true },
@@ -19,8 +18,10 @@ function share(converted, kept) {
 }
 
 class LayerTable {
-  constructor(showInGraph) {
+  // `plain` has the words of reasons that say no more than that nobody wanted 16 bit.
+  constructor(showInGraph, plain) {
     this.showInGraph = showInGraph;
+    this.isPlain = (reason) => plain.some((words) => reason.includes(words));
     this.layers = [];
     this.column = 2;
     this.descending = true;
@@ -51,7 +52,7 @@ class LayerTable {
     const onlyKept = byId("only-kept").checked;
     return this.layers.filter((layer) => {
       const text = `${layer.layer || NO_LAYER} ${layer.why.map((why) => why.reason).join(" ")}`.toLowerCase();
-      return words.every((word) => text.includes(word)) && (!onlyKept || layer.why.some((why) => !PLAIN_REASONS.test(why.reason)));
+      return words.every((word) => text.includes(word)) && (!onlyKept || layer.why.some((why) => !this.isPlain(why.reason)));
     });
   }
 

@@ -2,7 +2,7 @@
 
 const report = JSON.parse(byId("data").textContent);
 const picture = new Picture();
-const table = new LayerTable((layer) => picture.goToLayer(layer));
+const table = new LayerTable((layer) => picture.goToLayer(layer), report.plain);
 
 function load(index) {
   const program = report.programs[index];

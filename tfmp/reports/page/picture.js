@@ -4,6 +4,7 @@ const BOX_HEIGHT = 52, NODE_HEIGHT = 32, LETTER = 6.7, NARROWEST = 92, LONGEST =
 
 class Picture {
   constructor() {
+    this.panel = new Panel(this);
     this.zoom = 1;
     byId("smaller").addEventListener("click", () => this.scale(this.zoom / 1.25));
     byId("larger").addEventListener("click", () => this.scale(this.zoom * 1.25));
@@ -25,7 +26,7 @@ class Picture {
     this.layouts = new Map();
     this.selected = null;
     this.hits = [];
-    show("panel", h("p", { class: "muted" }, "Click a box to open or close it, a node to see what became of it and why."));
+    this.panel.invite();
     if (!this.program) { show("picture"); byId("undrawn").textContent = ""; return; }
     const drawn = this.program.nodes.home.filter((home) => home >= 0).length;
     byId("undrawn").textContent = `${count(this.program.size - drawn)} constants, arguments and nodes without float values are not drawn.`;
@@ -86,7 +87,9 @@ class Picture {
     if (this.open.has(box)) this.open.delete(box);
     else this.open.add(box);
     this.draw(box);
-    this.describeBox(box);
+    if (this.program.boxes[box].node >= 0) this.selected = this.program.boxes[box].node;
+    this.mark();
+    this.panel.describeBox(box);
   }
 
   label(text) {
@@ -229,7 +232,7 @@ class Picture {
   select(node) {
     this.selected = node;
     this.mark();
-    this.describeNode(node);
+    this.panel.describeNode(node);
   }
 
   mark() {
@@ -244,7 +247,7 @@ class Picture {
   // Opens everything around a node, selects it and brings it into view.
   goTo(node) {
     const way = this.program.way(node);
-    if (!way.length) { this.describeNode(node); return; }
+    if (!way.length) { this.panel.describeNode(node); return; }
     for (const box of way) if (this.program.boxes[box].node !== node) this.open.add(box);
     this.draw();
     this.select(node);
@@ -288,58 +291,5 @@ class Picture {
     this.at = (this.at + 1) % this.hits.length;
     byId("hits").textContent = `${count(this.at + 1)} of ${count(this.hits.length)}`;
     this.goTo(this.hits[this.at]);
-  }
-
-  link(node) {
-    const { name } = this.program.nodes;
-    return h("a", { onclick: () => this.goTo(node), title: name[node] }, this.program.text("op", node), " ", h("span", { class: "mono" }, this.label(name[node].split("/").slice(-2).join("/"))));
-  }
-
-  tag(colour) {
-    return h("span", { class: `tag ${colour}` }, colour === SIXTEEN ? "16 bit" : colour === FLOAT32 ? "float32" : "no float");
-  }
-
-  describeNode(node) {
-    const { program } = this;
-    const reason = program.text("reason", node);
-    const root = program.nodes.root[node];
-    const pulled = program.nodes.pulled[node];
-    const rows = [
-      ["name", h("span", { class: "mono" }, program.nodes.name[node])],
-      ["layer", program.text("layer", node) || NO_LAYER],
-      ["function", h("span", { class: "mono" }, program.details.functions[program.nodes.function[node]].name || "main graph")],
-      ["shape", program.text("shape", node)],
-      program.nodes.flops[node] ? ["FLOPs", inUnits(program.nodes.flops[node], "FLOP")] : null,
-      program.nodes.gradient[node] ? ["pass", "backward"] : null,
-    ].filter(Boolean);
-    const casts = (program.castsOf.get(node) || []).map((index) => {
-      const cast = program.details.casts[index];
-      const what = { cast: "cast", constant: "stored", rounding: "rounded", variable: "read and cast before the loop" }[cast.kind];
-      return h("li", {}, h("span", { class: "tag cast" }, `${what} to ${cast.to}`), ` ${cast.shape}`, cast.times ? `, ${inUnits(cast.bytes, "B")}` : "", cast.times > 1 ? ` in ${times(cast.times, "run")}` : "");
-    });
-    const inputs = program.inputs(node).map(({ source, cast }) => h("li", {}, this.link(source), cast ? [" ", h("span", { class: "tag cast" }, "cast")] : null));
-    const outputs = program.outputs(node).slice(0, 40).map(({ reader, cast }) => h("li", {}, this.link(reader), cast ? [" ", h("span", { class: "tag cast" }, "cast")] : null));
-    show("panel",
-      h("h3", {}, program.text("op", node), " ", this.tag(program.colour(node))),
-      reason ? h("p", {}, reason, pulled ? `; pulled ${times(pulled, "neighbour")} with it` : "") : null,
-      root >= 0 ? h("p", {}, "Begins at ", this.link(root)) : null,
-      h("dl", {}, rows.map(([label, value]) => [h("dt", {}, label), h("dd", {}, value)])),
-      casts.length ? [h("b", {}, "Casts of its results"), h("ul", {}, casts)] : null,
-      inputs.length ? [h("b", {}, "Reads"), h("ul", {}, inputs)] : null,
-      outputs.length ? [h("b", {}, "Read by"), h("ul", {}, outputs)] : null);
-  }
-
-  describeBox(index) {
-    const box = this.program.boxes[index];
-    const floats = box.colours[CONVERTED] + box.colours[KEPT] || 1;
-    const whole = this.program.details.flops;
-    if (box.node >= 0) { this.selected = box.node; this.mark(); }
-    show("panel",
-      h("h3", {}, box.name),
-      h("p", { class: "muted" }, { scope: "name scope", call: "function, loop or branch", run: "neighbours in order" }[box.kind]),
-      bar([["sixteen", box.colours[CONVERTED] / floats], ["float32", box.colours[KEPT] / floats]]),
-      h("dl", {}, [["in 16 bit", count(box.colours[CONVERTED])], ["in float32", count(box.colours[KEPT])], ["tensors cast", count(box.casts)],
-        ["FLOPs", whole ? `${inUnits(box.flops, "FLOP")} (${percent(box.flops / whole)})` : "0"]].map(([label, value]) => [h("dt", {}, label), h("dd", {}, value)])),
-      box.node >= 0 ? h("p", {}, "Its own node: ", h("a", { onclick: () => this.select(box.node) }, this.program.nodes.name[box.node])) : null);
   }
 }
