@@ -187,10 +187,11 @@ class Shadow:
                 source = cut.seen(source) or source
                 table.casts[source, cast.target.number] = made
                 table.constants.update({source} if cast.constant else ())
-        for shortcut in plan.shortcuts:
-            for node, port in shortcut.readers:
-                passed, output = body.inputs[node][port]
-                table.bypassed.add(cut.seen((body.names[passed], output)) or (body.names[passed], output))
+        for node, port in (*(reader for shortcut in plan.shortcuts for reader in shortcut.readers), *(move.reader for move in plan.moves)):
+            proto = body.protos[node]
+            if proto is not None:
+                passed = fragment.parse(proto.input[port])
+                table.bypassed.add(cut.seen(passed) or passed)
 
 
 def cut_out(graph: Any, operations: Sequence[Any], results: Iterable[Tensor], functions: Iterable[tf_api.FunctionDef] | None = None) -> Fragment:
