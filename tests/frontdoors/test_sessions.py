@@ -65,6 +65,20 @@ def test_a_fed_tensor_is_read_in_both_types(dtype: str) -> None:
     np.testing.assert_array_equal(half, np.ones((1, 8)))
 
 
+def test_arithmetic_that_is_passed_by_can_be_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> Any:
+        with session() as sess:
+            numbers = v1.random_uniform([16, 8], seed=1)
+            noise = numbers * 1.0 + 0.0
+            kept = tf.cast(noise > 0.5, tf.float32) * (tf.constant(X) @ weight("w", 8, 8))
+            sess.run(v1.global_variables_initializer())
+            return sess.run(kept), sess.run(kept, {noise: np.ones((16, 8))}), sess.run(kept, {noise: np.zeros((16, 8))})
+
+    monkeypatch.setenv("TFMP_STRICT", "0")
+    with pytest.warns(MixedPrecisionWarning, match="a tensor is fed that the converted graph does not read"):
+        run(program, "float16").check()
+
+
 @pytest.mark.parametrize("kind", ["tensor", "constant"])
 def test_what_is_too_large_for_half_is_fed_all_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFMP_STRICT", "0")
