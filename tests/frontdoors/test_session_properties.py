@@ -56,7 +56,7 @@ def test_random_graphs_that_grow_are_right_whatever_is_fetched_and_fed(dtype: st
     counts: collections.Counter[str] = collections.Counter()
     monkeypatch.setenv("TFMP_STRICT", "0")
 
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(random_graphs(largest=14), st.lists(st.integers(1, 12), max_size=3), st.data())
     def check(graph: RandomGraph, lengths: list[int], data: Any) -> None:
         inlined, full = parse(graph.inlined), parse(graph.text)
