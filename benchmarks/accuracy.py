@@ -29,6 +29,7 @@ import keras
 import numpy as np
 
 import tfmp
+from benchmarks.steps import positions
 
 CLASSES = 10
 TYPES = ("float32", "float16", "bfloat16")
@@ -88,7 +89,7 @@ def transformer(size: int) -> Any:
     """Returns two encoder blocks over the rows of the image, with learned positions and mean pooling."""
     layers, width = keras.layers, 32
     entry = keras.Input([size, size, 1])
-    x = layers.Dense(width)(layers.Reshape([size, size])(entry)) + layers.Embedding(size, width)(keras.ops.arange(size))
+    x = positions(keras)(layers.Dense(width)(layers.Reshape([size, size])(entry)))
     for _ in range(2):
         x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, width // 2)(x, x))
         x = layers.LayerNormalization()(x + layers.Dense(width)(layers.Dense(2 * width, "gelu")(x)))

@@ -13,7 +13,7 @@ import functools
 import pathlib
 import tempfile
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import op_def_registry
 
+from benchmarks.costs import UNSAFE
 from benchmarks.executed import Edge, Tensor
-from benchmarks.flat import Program
+from benchmarks.flat import ASSIGNS, Program
 from tests.oracle import client
 
 LOG_PATH = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
@@ -57,6 +58,16 @@ def lists() -> Mapping[str, str]:
         elif line.strip() and kind:
             found[line.strip()] = kind
     return found
+
+
+def strict(op: str) -> str | None:
+    """Returns the list that an op type is on, by TensorFlow's lists."""
+    return lists().get(op)
+
+
+def loose(op: str) -> str | None:
+    """Returns "infer", free, for every op type that is not on the allowlist and neither sums, exponentiates, computes a loss nor writes a variable."""
+    return "allow" if strict(op) == "allow" else "deny" if op in UNSAFE | ASSIGNS else "infer"
 
 
 def arguments(node: Any, written: bool) -> list[Vertex | None]:
@@ -127,18 +138,17 @@ class Problem:
         return found
 
 
-def problem(program: Program, with_update: bool = True) -> Problem:
-    """Returns the cost model of a float32 `program`; without the weight update, its nodes are in float32 and cost nothing."""
-    kinds = lists()
+def problem(program: Program, with_update: bool = True, kind_of: Callable[[str], str | None] = strict) -> Problem:
+    """Returns the cost model of a float32 `program`; without the weight update, its nodes are in float32 and cost nothing. `kind_of`: `strict` or `loose`."""
     result = Problem({}, 0, {}, {}, [])
     for name, node in program.nodes.items():
         if node.op == "Const":
             continue
-        left_out = not with_update and name in program.update
+        left_out = name in program.update and (not with_update or kind_of is loose)
         for written in (False, True):
             for vertex in arguments(node, written):
                 if vertex is not None:
-                    forced = _forced(node, kinds, name in program.fetches or left_out or name in program.loop_sums)
+                    forced = _forced(node, kind_of(node.op), name in program.fetches or left_out or name in program.loop_sums)
                     if forced is not None:
                         result.forced[vertex] = forced
         result.tied += _ties(program, node)
@@ -174,8 +184,7 @@ def _make_cells(result: Problem, node: Any, side: list[tuple[Vertex | None, Tens
             cell.bytes += tensor.bytes if counted else 0
 
 
-def _forced(node: Any, kinds: Mapping[str, str], kept: bool) -> bool | None:
-    kind = kinds.get(node.op)
+def _forced(node: Any, kind: str | None, kept: bool) -> bool | None:
     if kind == "allow" and not kept:
         return True
     if kept or node.op in KEPT_OPS or kind == "deny" or (kind is None and node.op not in FREE_OPS):

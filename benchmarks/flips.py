@@ -58,7 +58,7 @@ class Flips:
     Attributes:
       traffic: of the program as tfmp coloured it, by the cost model; it differs from the measured one only by casts that are redundant.
       regions: how many connected regions of one colour, all of which was free to choose, and single vertices were flipped.
-      best: the gain of the best of those flips, and the names of (at most three of) its nodes; 0 and () if none lowers traffic.
+      best: the gain of the best of those flips, and the names of (at most three of) its nodes with tfmp's rules; 0 and () if none lowers traffic.
       together: the gain if everything that was free to choose were coloured anew, by a minimum cut: no set of flips gains more.
       guards: rule to what it costs: the gain if only that rule's vertices were free as well.
     """
@@ -93,7 +93,7 @@ def flips(program: Program, conversion: Any) -> Flips:
     for rule in sorted({rules[vertex] for vertex in pinned if vertex in rules}):
         freed = {vertex: colour for vertex, colour in pinned.items() if rules.get(vertex) != rule}
         guards[rule] = own - together - found.traffic(least(dataclasses.replace(found, forced=freed)))
-    names = tuple(sorted({vertex[0] for vertex in region})[:3]) if best > 0 else ()
+    names = tuple(f"{name} ({rules.get((name, attribute, number), 'new')})" for name, attribute, number in sorted(region)[:3]) if best > 0 else ()
     return Flips(own, len(regions), (max(best, 0), names), together, guards)
 
 

@@ -180,9 +180,21 @@ def encoder(keras: Any) -> Any:
     return keras.Model(entry, keras.layers.Dense(CLASSES)(pooled))
 
 
-def _embedded(keras: Any, tokens: Any, length: int, width: int) -> Any:
-    positions = keras.ops.arange(length)
-    return keras.layers.Embedding(TOKENS, width)(tokens) + keras.layers.Embedding(length, width)(positions)
+def positions(keras: Any) -> Any:
+    """Returns a layer that adds a learned vector to each position."""
+
+    class Positions(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def build(self, shape: Any) -> None:
+            self.table = self.add_weight(shape=shape[1:], initializer="uniform", name="table")
+
+        def call(self, x: Any) -> Any:
+            return x + self.table
+
+    return Positions()
+
+
+def _embedded(keras: Any, tokens: Any, width: int) -> Any:
+    return positions(keras)(keras.layers.Embedding(TOKENS, width)(tokens))
 
 
 def bert(blocks: int, width: int, length: int) -> Callable[[Any], Any]:
@@ -191,7 +203,7 @@ def bert(blocks: int, width: int, length: int) -> Callable[[Any], Any]:
     def make(keras: Any) -> Any:
         layers = keras.layers
         tokens = keras.Input([length], dtype="int32")
-        x = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(_embedded(keras, tokens, length, width)))
+        x = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(_embedded(keras, tokens, width)))
         mask = keras.ops.expand_dims(keras.ops.not_equal(tokens, 0), 1)
         for _ in range(blocks):
             x = block(keras, x, width, width // 64, mask)
@@ -207,7 +219,7 @@ def gpt2(blocks: int, width: int, length: int) -> Callable[[Any], Any]:
     def make(keras: Any) -> Any:
         layers = keras.layers
         tokens = keras.Input([length], dtype="int32")
-        x = layers.Dropout(0.1)(_embedded(keras, tokens, length, width))
+        x = layers.Dropout(0.1)(_embedded(keras, tokens, width))
         for _ in range(blocks):
             x = block(keras, x, width, width // 64, causal=True, first=True)
         return keras.Model(tokens, layers.Dense(TOKENS, use_bias=False)(layers.LayerNormalization()(x)))
@@ -223,7 +235,7 @@ def vit(blocks: int, width: int, size: int, patch: int) -> Callable[[Any], Any]:
         entry = keras.Input([size, size, 3])
         count = (size // patch) ** 2
         x = layers.Reshape([count, width])(layers.Conv2D(width, patch, patch)(entry))
-        x = x + layers.Embedding(count, width)(keras.ops.arange(count))
+        x = positions(keras)(x)
         for _ in range(blocks):
             x = block(keras, x, width, width // 64, first=True)
         pooled = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
