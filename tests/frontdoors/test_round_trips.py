@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 from typing import Any
 
 import keras
@@ -45,7 +46,9 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[
             np.savez(folder / f"{name}.npz", *without_tfmp.weights(models[kind], name))
     script = shutil.copy(without_tfmp.__file__, folder)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "TFMP_", "PYTHON"))}
-    done = subprocess.run([sys.executable, script, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    # Without `site` nobody reads the start-up file, nor finds an editable install, of an environment that has tfmp.
+    environment["PYTHONPATH"] = sysconfig.get_path("purelib")
+    done = subprocess.run([sys.executable, "-S", script, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     return folder, json.loads(done.stdout.splitlines()[-1])
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.autograph.utils import ag_logging
 
 import tfmp
 from tfmp.errors import MixedPrecisionWarning
@@ -142,6 +143,34 @@ def test_a_loop_that_knows_nothing_of_loss_scaling_trains_although_compile_wrapp
     np.testing.assert_allclose(results[1], results[0], rtol=2e-3)
     assert not np.array_equal(results[0], np.ones((3, 2)))
     assert sum("Gradients are applied of a loss that was not scaled. They are taken as they are" in one.getMessage() for one in caplog.records) == 1
+
+
+@makers
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
+def test_autograph_has_nothing_to_say_about_the_step(make: Any, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(ag_logging, "warning", lambda message, *args, **_: said.append(message % args))
+    weight, optimizer = tf.Variable([1.0, 2.0]), (wrap if wrapped else lambda one: one)(make(0.1))
+
+    @tf.function
+    def step(halves: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight**2)
+            if halves:  # AutoGraph has translated this function if tracing gets past here
+                loss = loss / 2.0
+            if hasattr(optimizer, "get_scaled_loss"):
+                loss = optimizer.get_scaled_loss(loss)
+            elif hasattr(optimizer, "scale_loss"):
+                loss = optimizer.scale_loss(loss)
+        gradients = tape.gradient(loss, [weight])
+        if hasattr(optimizer, "get_unscaled_gradients"):
+            gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, [weight]))  # noqa: B905  (AutoGraph knows no `strict`)
+
+    with tfmp.mixed_precision(**ON, loss_scaling=wrapped):
+        step(tf.constant(True))
+    np.testing.assert_allclose(weight, [0.9, 1.8], rtol=1e-6)
+    assert said == []
 
 
 def test_uninstalling_restores_every_step() -> None:

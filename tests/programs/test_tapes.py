@@ -97,7 +97,9 @@ TAPES: dict[Callable[[Program], Any], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize(
-    ("tape", "construct"), [(tape, one) for tape, names in TAPES.items() for one in FUNCTIONS if one.name in names], ids=lambda one: getattr(one, "__name__", None) or str(one)
+    ("tape", "construct"),
+    [(tape, one) for tape, names in TAPES.items() for one in FUNCTIONS if one.name in names],
+    ids=lambda one: getattr(one, "__name__", None) or str(one),
 )
 def test_a_tape_outside_sees_the_gradients_of_float32(construct: Construct, tape: Any, dtype: str) -> None:
     with tfmp.mixed_precision(enabled=False):

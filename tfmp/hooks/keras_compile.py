@@ -9,9 +9,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from tfmp.hooks import activation, keras_files, keras_fit, notices, optimizer, unscaled
+from tfmp.hooks.wrapping import Wrapped
 from tfmp.optimizers import wrap
 
 
@@ -37,7 +36,7 @@ class Family:
 KERAS = Family("keras", "keras.src.trainers.trainer", "Trainer")
 TF_KERAS = Family("tf_keras", "tf_keras.src.engine.training", "Model")
 
-_originals: dict[Family, Callable[..., Any]] = {}
+_wrapped = Wrapped()
 
 
 def install_keras() -> None:
@@ -66,16 +65,11 @@ def uninstall() -> None:
     keras_files.uninstall()
     keras_fit.uninstall()
     unscaled.uninstall()
-    while _originals:
-        family, original = _originals.popitem()
-        setattr(family.compile_owner(), "compile", original)  # noqa: B010  (mypy knows no attribute of a type found at run time)
+    _wrapped.restore()
 
 
 def _install(family: Family) -> None:
-    if family not in _originals:
-        owner = family.compile_owner()
-        _originals[family] = owner.__dict__["compile"]
-        wrapt.wrap_function_wrapper(owner, "compile", _Compile(family))
+    _wrapped.wrap(family.compile_owner(), "compile", _Compile(family))
     activation.watch_layers(activation.current())
 
 

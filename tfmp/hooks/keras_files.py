@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
+from tfmp.hooks.wrapping import Wrapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ FORMATS = {
 }
 
 _wrapped_by_compile: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_originals: list[tuple[Any, str, Callable[..., Any]]] = []
+_wrapped = Wrapped()
 
 
 def was_wrapped(model: Any, given: Any, optimizer: Any, package: str) -> None:
@@ -50,21 +50,13 @@ def was_wrapped(model: Any, given: Any, optimizer: Any, package: str) -> None:
 def install(package: str) -> None:
     """Hooks the older formats of a package, once."""
     formats = FORMATS[package]
-    for module, name, wrapper in (
-        (formats.metadata, "model_metadata", _describe),
-        (formats.weights, "save_optimizer_weights_to_hdf5_group", _write),
-    ):
-        owner = importlib.import_module(module)
-        if not any((owner, name) == (known, function) for known, function, _ in _originals):
-            _originals.append((owner, name, vars(owner)[name]))
-            wrapt.wrap_function_wrapper(owner, name, wrapper)
+    _wrapped.wrap(importlib.import_module(formats.metadata), "model_metadata", _describe)
+    _wrapped.wrap(importlib.import_module(formats.weights), "save_optimizer_weights_to_hdf5_group", _write)
 
 
 def uninstall() -> None:
     """Puts back what was hooked."""
-    while _originals:
-        owner, name, original = _originals.pop()
-        setattr(owner, name, original)
+    _wrapped.restore()
 
 
 def _describe(wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
+from tfmp.hooks.wrapping import Wrapped
 
 EVERY = 100
 """Batches from one look at the scale to the next: each look waits for the device."""
@@ -40,22 +40,17 @@ FITS = {
     "tf_keras": Fit("tf_keras.src.engine.training", "Model", "tfmp.optimizers.tf_keras", "TfKerasLossScaleMonitor"),
 }
 
-_originals: dict[str, Callable[..., Any]] = {}
+_wrapped = Wrapped()
 
 
 def install(package: str) -> None:
     """Hooks the `fit` of a Keras, once."""
-    if package not in _originals:
-        owner = FITS[package].class_()
-        _originals[package] = owner.__dict__["fit"]
-        wrapt.wrap_function_wrapper(owner, "fit", _Monitored(FITS[package]))
+    _wrapped.wrap(FITS[package].class_(), "fit", _Monitored(FITS[package]))
 
 
 def uninstall() -> None:
     """Puts back every `fit` that was hooked."""
-    while _originals:
-        package, original = _originals.popitem()
-        FITS[package].class_().fit = original
+    _wrapped.restore()
 
 
 class _Monitored:

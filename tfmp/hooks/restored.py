@@ -9,30 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from tfmp import tf_callbacks
 from tfmp.hooks import tracing
+from tfmp.hooks.wrapping import Wrapped
 
-_originals: list[tuple[Any, str, Callable[..., Any]]] = []
+_wrapped = Wrapped()
 
 
 def install() -> None:
     """Hooks the loader and the class of wrapped graphs, once."""
-    if not _originals:
-        for owner, name, wrapper in (
-            (tf_callbacks.function_loader(), "load_function_def_library", _load),
-            (tf_callbacks.wrapped_function_class(), "__init__", _wrap),
-        ):
-            _originals.append((owner, name, vars(owner)[name]))
-            wrapt.wrap_function_wrapper(owner, name, wrapper)
+    _wrapped.wrap(tf_callbacks.function_loader(), "load_function_def_library", _load)
+    _wrapped.wrap(tf_callbacks.wrapped_function_class(), "__init__", _wrap)
 
 
 def uninstall() -> None:
     """Takes the hooks out again; what has been loaded stays as it is."""
-    while _originals:
-        owner, name, original = _originals.pop()
-        setattr(owner, name, original)
+    _wrapped.restore()
 
 
 def _load(wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from tfmp import tf_callbacks
 from tfmp.hooks import activation
+from tfmp.hooks.wrapping import Wrapped
 
 _numbers = itertools.count()
-_originals: list[Callable[..., Any]] = []
+_wrapped = Wrapped()
 
 BUILD = "_build_meta_graph"
 """The function of TensorFlow's `saved_model/save.py` through which `tf.saved_model.save`, `Model.export` and tf_keras's `Model.save` come."""
@@ -20,16 +19,12 @@ BUILD = "_build_meta_graph"
 
 def install() -> None:
     """Hooks the writer, once."""
-    if not _originals:
-        owner = tf_callbacks.saved_model_writer()
-        _originals.append(vars(owner)[BUILD])
-        wrapt.wrap_function_wrapper(owner, BUILD, _build)
+    _wrapped.wrap(tf_callbacks.saved_model_writer(), BUILD, _build)
 
 
 def uninstall() -> None:
     """Takes the hook out again."""
-    while _originals:
-        setattr(tf_callbacks.saved_model_writer(), BUILD, _originals.pop())
+    _wrapped.restore()
 
 
 def _build(wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,32 +9,27 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
 from tfmp import tf_callbacks
 from tfmp.hooks import activation
+from tfmp.hooks.wrapping import Wrapped
 
 _STATE = "_tfmp_state"
 _METHODS = ("_extend_graph", "partial_run_setup")
 """The methods of a Session that come before anything is run; the first of them is part of every `run` and of every callable that is made."""
 
 _lock = threading.RLock()
-_originals: dict[str, Callable[..., Any]] = {}
+_wrapped = Wrapped()
 
 
 def install() -> None:
     """Hooks Sessions, once. Changes nothing by itself: each Session asks, when it first runs, whether mixed precision is on."""
-    owner = tf_callbacks.session_class()
-    for name in _METHODS if not _originals else ():
-        _originals[name] = owner.__dict__[name]
-        wrapt.wrap_function_wrapper(owner, name, _before)
+    for name in _METHODS:
+        _wrapped.wrap(tf_callbacks.session_class(), name, _before)
 
 
 def uninstall() -> None:
     """Takes the hook out again; Sessions that have been converted stay so."""
-    while _originals:
-        name, original = _originals.popitem()
-        setattr(tf_callbacks.session_class(), name, original)
+    _wrapped.restore()
 
 
 def _before(wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-import wrapt
-
 from tfmp.hooks import activation, notices, optimizer
+from tfmp.hooks.wrapping import Wrapped
 from tfmp.optimizers import wrap
 
 
@@ -44,22 +43,19 @@ STEPS = (
 """One row for each base class, and one for Keras 3's own loss scale optimizer, whose inner optimizer carries no mark. The wrappers of tfmp have a step of
 their own, which is not hooked. Optimizers of `tf.compat.v1.train` are not watched: TensorFlow itself would have to be hooked when it is imported."""
 
-_originals: dict[Step, Callable[..., Any]] = {}
+_wrapped = Wrapped()
 
 
 def install(package: str) -> None:
     """Hooks the steps of a package's optimizers, once."""
     for step in STEPS:
-        if step.package == package and step not in _originals:
-            _originals[step] = step.class_().__dict__[step.method]
-            wrapt.wrap_function_wrapper(step.class_(), step.method, _watch)
+        if step.package == package:
+            _wrapped.wrap(step.class_(), step.method, _watch)
 
 
 def uninstall() -> None:
     """Puts back every step that was hooked."""
-    while _originals:
-        step, original = _originals.popitem()
-        setattr(step.class_(), step.method, original)
+    _wrapped.restore()
 
 
 def _watch(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -96,6 +96,7 @@ class Guard:
         unscaled = gradient_rules.unscale(gradients, self.scale, widen=widen)
         return Unscaled(unscaled, self._test(unscaled, scaled=False), _places(unscaled))
 
+    @as_written
     def unscale_ahead(self, gradients: Sequence[Gradient], *, widen: bool) -> list[Gradient]:
         """Like `unscale`, and remembers the result for `found_ahead`."""
         if not self.policy.active:
@@ -104,6 +105,7 @@ class Guard:
         self._ahead.add(gradients, unscaled)
         return unscaled.gradients
 
+    @as_written
     def found_ahead(self, gradients: Sequence[Gradient], *, scaled: bool) -> Unscaled | None:
         """Returns what `unscale_ahead` found about gradients that are being applied, None if they are still scaled; see `UnscaledAhead.find`.
 
