@@ -243,3 +243,19 @@ def test_a_loop_whose_condition_multiplies_matrices(dtype: str) -> None:
         return f(X)
 
     run(program, dtype).check(4 * on_off.ROUNDINGS)
+
+
+@pytest.mark.parametrize("level", ["default", "tensorflow"])
+def test_a_loop_between_products_runs_at_the_exact_level_too(dtype: str, level: str) -> None:
+    """There bodies keep their signatures; TensorFlow's pass retypes the loop all the same in bfloat16, and its result does not run."""
+
+    def program() -> Any:
+        w = tf.Variable(W)
+
+        @tf.function
+        def f(x: tf.Tensor) -> Any:
+            return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.nn.relu(y @ w)), (0, x @ w))[1] @ w
+
+        return f(X)
+
+    run(program, dtype, level=level).check()

@@ -15,6 +15,7 @@ from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.measured.rules import Measured
 from tfmp.oplists import ALLOW, CLEAR, OpLists
+from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
@@ -125,6 +126,11 @@ class Canvas:
         untied = (node for node in body.pseudo_nodes if node not in tied)
         for node in (*untied, *(body.by_name[name] for name in self.rules.fetches if name in body.by_name)):
             found[node] = 0
+        if not self.union.ties:
+            # Bodies coloured apart keep their signatures, and so what calls them; TensorFlow's pass retypes While in bfloat16, and the result does not run.
+            for node, op in enumerate(body.ops):
+                if op in CALLING_OPS:
+                    found[node] = 0
         return found
 
     def paint_allow(self, vertex: int, rule: str, cause: int = -1, detail: str = "") -> None:
