@@ -28,6 +28,7 @@ from tensorflow.python.ops import script_ops as _script_ops
 from tensorflow.python.util import pywrap_xla_ops as _pywrap_xla_ops
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.errors import GraphError
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 """Major and minor version of the running TensorFlow."""
@@ -169,8 +170,11 @@ def as_type(tensor: Any, dtype_number: int) -> Any:
 
 
 def read_tensor(proto: TensorProto) -> Any:
-    """Returns the value of a constant as a NumPy array."""
-    return _tensor_util.MakeNdarray(proto)
+    """Returns the value of a constant as a NumPy array; raises `GraphError` if type, shape and content do not fit each other."""
+    try:
+        return _tensor_util.MakeNdarray(proto)
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"a constant cannot be read: {error}.") from None
 
 
 def rounded(value: Any, dtype_number: int) -> Any:

@@ -170,7 +170,7 @@ def test_checkpoints_hold_the_same_names_types_and_shapes(dtype: str, tmp_path: 
     assert listed(scope(dtype), "on") == listed(OFF, "off")
 
 
-@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated", "ignore:.*LiteRT interpreter")
 def test_a_tflite_model_of_a_function_that_has_run_is_the_same(dtype: str) -> None:
     def converted(inside: Any) -> list[Any]:
         with inside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import pathlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -34,6 +35,9 @@ class Bundle:
             self._reader = tf.train.load_checkpoint(prefix)
             self.dtypes = {key: dtype.as_datatype_enum for key, dtype in self._reader.get_variable_to_dtype_map().items()}
             self.shapes: dict[str, tuple[int, ...]] = {key: tuple(shape) for key, shape in self._reader.get_variable_to_shape_map().items()}
+        there, needed = (sum(file.stat().st_size for file in _data_files(prefix)), sum(map(self.size, self.dtypes)))
+        if there < needed:
+            raise FileError(f"the variables of the SavedModel ({prefix}.*) are cut off: {there:,} bytes of at least {needed:,} are there.")
 
     def value(self, key: str) -> np.ndarray:
         """Returns one tensor; raises `FileError` if its data are damaged or missing."""
@@ -83,6 +87,11 @@ def write(bundle: Bundle, prefix: str, changed: Collection[str], dtype: int, obj
             leftover.unlink()
 
 
+def _data_files(prefix: str) -> list[pathlib.Path]:
+    path = pathlib.Path(prefix)
+    return list(path.parent.glob(f"{glob.escape(path.name)}.data-*"))
+
+
 def _shards(bundle: Bundle) -> Iterator[list[str]]:
     """Yields the keys in order, in groups that fit into memory."""
     keys: list[str] = []
@@ -127,6 +136,6 @@ def _run(build: Callable[[], tf.Operation]) -> None:
 def _reading(prefix: str) -> Iterator[None]:
     try:
         yield
-    except (tf_api.OpError, ValueError, RuntimeError) as error:
+    except (tf_api.OpError, ValueError, TypeError, IndexError, RuntimeError, MemoryError) as error:  # what the reader makes of damaged data
         message = getattr(error, "message", None) or str(error)
         raise FileError(f"the variables of the SavedModel ({prefix}.*) cannot be read: {next(iter(str(message).splitlines()), type(error).__name__)}") from None

@@ -153,13 +153,17 @@ def _devices(options: Options) -> tuple[str, ...]:
 
 
 def _storage_target(options: Options) -> Target:
-    rules = [rule for rule in options.settings.user_rules[0] if rule.kind in ("name", "variable")]
+    rules = options.settings.user_rules[0]
 
     def kept(names: Iterable[str]) -> str:
         known = list(names)
-        return next((str(rule) for rule in rules if any(fnmatch.fnmatchcase(name, rule.pattern) for name in known)), "")
+        return next((str(rule) for rule in rules if rule.kind in ("name", "variable") and any(fnmatch.fnmatchcase(name, rule.pattern) for name in known)), "")
 
-    return Target(options.format, _devices(options), options.settings.lists(options.settings.dtype), kept, options.keep_weights)
+    def kept_op(op: str, name: str) -> bool:
+        values = {"op": op, "name": name}
+        return any(rule.kind in values and fnmatch.fnmatchcase(values[rule.kind], rule.pattern) for rule in rules)
+
+    return Target(options.format, _devices(options), options.settings.lists(options.settings.dtype), kept, kept_op, options.keep_weights)
 
 
 def _list_ops(meta: tfs.MetaGraphDef) -> None:

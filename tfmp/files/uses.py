@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tfmp.dtypes import FloatFormat
 from tfmp.files.flows import REFERENCES, Place, arguments
@@ -46,9 +46,13 @@ class Use:
 class Uses:
     """Finds the uses of values in the graphs of a file."""
 
-    def __init__(self, views: Sequence[GraphView], target: FloatFormat, lists: OpLists) -> None:
-        """Looks into `views`; casts to `target` are 16-bit uses; products are the allowlist of `lists`."""
-        self._views, self._target, self._products = views, target, lists.ops(ALLOW)
+    def __init__(self, views: Sequence[GraphView], target: FloatFormat, lists: OpLists, kept: Callable[[str, str], bool]) -> None:
+        """Looks into `views`.
+
+        Casts to `target` are 16-bit uses, products are the allowlist of `lists`, and `kept` says whether the user's rules keep an op (type, node name) in
+        float32, which then tolerates nothing.
+        """
+        self._views, self._target, self._products, self._kept = views, target, lists.ops(ALLOW), kept
         self._readers: dict[tuple[int, str], list[list[list[tuple[int, int]]]]] = {}
 
     def of(self, place: Place, shape: Sequence[int]) -> Iterator[Use]:
@@ -91,7 +95,7 @@ class Uses:
             return Use(sixteen=True, op=op, node=name, tolerant=True)
         product = op in self._products
         lookup = op in LOOKUPS and port == 0 and len(shape) > 1 and shape[-1] >= SHORTEST_ROW
-        return Use(sixteen=False, op="result" if op == RETVAL else op, node=name, tolerant=product or lookup)
+        return Use(sixteen=False, op="result" if op == RETVAL else op, node=name, tolerant=(product or lookup) and not self._kept(op, name))
 
     def readers(self, place: Place) -> list[tuple[int, int]]:
         """Returns the nodes that read the tensor at `place`, each with its input port."""

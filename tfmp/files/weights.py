@@ -47,6 +47,9 @@ Where: TypeAlias = tuple[int, str]
 KeepRule: TypeAlias = Callable[[Iterable[str]], str]
 """Names of one weight to the user's rule that keeps it in float32, or ""."""
 
+KeepOp: TypeAlias = Callable[[str, str], bool]
+"""Op type and node name to whether a rule of the user keeps it in float32."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
@@ -97,12 +100,22 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What weights are stored as: the 16-bit type, the device types on which what reads them must run, op lists, the user's rules, and nothing at all?"""
+    """What weights are stored as.
+
+    Attributes:
+      format: the 16-bit type.
+      devices: device types on which what reads weights must have a kernel.
+      lists: the op lists in force.
+      kept: the user's rules for weights.
+      kept_op: the user's rules for what reads them.
+      keep_all: weights stay as they are.
+    """
 
     format: FloatFormat
     devices: tuple[str, ...]
     lists: OpLists
     kept: KeepRule
+    kept_op: KeepOp
     keep_all: bool
 
 
@@ -117,7 +130,7 @@ def plan_storage(views: Sequence[GraphView], bundle: Bundle | None, target: Targ
     Raises:
       FileError: the checkpoint is damaged.
     """
-    storage, uses = Storage(), Uses(views, target.format, target.lists)
+    storage, uses = Storage(), Uses(views, target.format, target.lists, target.kept_op)
     if bundle is not None:
         _Variables(views, bundle, target, uses, storage).plan()
     _Constants(views, target, uses, storage).plan()
@@ -211,7 +224,8 @@ class _Variables:
         for touch in flow.touches:
             body = self._views[touch.graph].bodies[touch.body]
             if body.ops[touch.node] in READS:
-                lookup = body.ops[touch.node] != "ReadVariableOp" and len(shape) > 1 and shape[-1] >= SHORTEST_ROW
+                op, name = body.ops[touch.node], body.names[touch.node]
+                lookup = op != "ReadVariableOp" and len(shape) > 1 and shape[-1] >= SHORTEST_ROW and not self._target.kept_op(op, name)
                 found = self._uses.of(Place(touch.graph, touch.body, touch.node), shape)
                 yield from (dataclasses.replace(use, tolerant=use.tolerant or lookup) for use in found)
         for place in makers:
