@@ -51,6 +51,7 @@ class Step:
       captured: what comes after it: resources and tensors.
       links: for a backward function: (result of the forward function, argument of the backward one).
       inlined: whether functions are to be inlined, and loops and branches lowered.
+      graphs: finds the Python graph of a function, and so the shapes in it.
       owner: keeps everything alive.
     """
 
@@ -59,6 +60,7 @@ class Step:
     captured: tuple[Any, ...]
     links: tuple[tuple[int, int], ...]
     inlined: bool
+    graphs: Callable[[str], Any]
     owner: Any
 
 
@@ -172,7 +174,7 @@ def _inside(row: Row, layers: Sequence[Any]) -> Step:
         return loss
 
     concrete = step.get_concrete_function(tf.TensorSpec(row.x.shape))
-    return Step((_text(concrete.inference_fn.name),), row.x, tuple(concrete.captured_inputs), (), row.inlined, (step, concrete, layers))
+    return Step((_text(concrete.inference_fn.name),), row.x, tuple(concrete.captured_inputs), (), row.inlined, _graphs(concrete.inference_fn), (step, concrete, layers))
 
 
 def _outside(row: Row, layers: Sequence[Any]) -> Step:
@@ -184,7 +186,12 @@ def _outside(row: Row, layers: Sequence[Any]) -> Step:
     forward, graph, backward, *_ = functions._forward_and_backward_functions(None, None)
     links = saved_tensors(graph, functions._num_inference_outputs, backward)
     names = _text(forward.name), _text(backward.inference_fn.name)
-    return Step(names, row.x, tuple(concrete.captured_inputs), tuple(links), row.inlined, (function, concrete, forward, backward, layers))
+    graphs = _graphs(forward, backward.inference_fn)
+    return Step(names, row.x, tuple(concrete.captured_inputs), tuple(links), row.inlined, graphs, (function, concrete, forward, backward, layers))
+
+
+def _graphs(*functions: Any) -> Callable[[str], Any]:
+    return tf_api.python_graphs(functions).get
 
 
 def _text(name: Any) -> str:
@@ -195,9 +202,9 @@ def convert(step: Step, dtype: str) -> Step:
     """Returns `step` with its functions converted by tfmp, as it does when they are first called."""
     settings = make_settings(dtype=dtype, device="CPU")
     if len(step.functions) == 1:
-        conversion = engine.convert_named(step.functions[0], tf_api.function_definition, settings)
+        conversion = engine.convert_named(step.functions[0], tf_api.function_definition, settings, graphs=step.graphs)
     else:
-        conversion = engine.convert_pair(*step.functions, step.links, tf_api.function_definition, settings)
+        conversion = engine.convert_pair(*step.functions, step.links, tf_api.function_definition, settings, graphs=step.graphs)
     linked = conversion.functions(lambda name, version: f"{name}_{dtype}_{version}")
     for one in linked:
         if not tf_api.has_function(one.name):

@@ -126,7 +126,7 @@ class Canvas:
         untied = (node for node in body.pseudo_nodes if node not in tied)
         for node in (*untied, *(body.by_name[name] for name in self.rules.fetches if name in body.by_name)):
             found[node] = 0
-        if not self.union.ties:
+        if not self.rules.follow_handles:
             # Bodies coloured apart keep their signatures, and so what calls them; TensorFlow's pass retypes While in bfloat16, and the result does not run.
             for node, op in enumerate(body.ops):
                 if op in CALLING_OPS:

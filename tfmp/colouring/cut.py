@@ -8,6 +8,8 @@ structure of all minimum cuts in a network", 1980).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tfmp.colouring import dangers
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import Clusters, loop_edges
@@ -19,7 +21,7 @@ from tfmp.oplists import CLEAR, INFER
 
 def cut_casts(canvas: Canvas, lists: Clusters) -> None:
     """Paints allow: the free vertices on the 16-bit side of the minimum cut. Free are clear ops, tensor lists, existing casts, and infer ops that 16-bit values
-    reach.
+    reach or that stand beside a product.
     """
     edges = loop_edges(canvas)
     if not any(canvas.allow):
@@ -55,8 +57,17 @@ def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[in
     for vertex in (vertex for cluster in lists for vertex in cluster):
         possible[vertex] = not canvas.deny[vertex] and canvas.processable[graph.node_of[vertex]]
     starts = [v for v in range(len(graph)) if canvas.allow[v]]
-    reached = {v for v, _ in reach([*starts, *(v for v in dangers.expansions(canvas) if possible[v])], (graph.fanout,), possible.__getitem__)}
+    beside = (v for v in (*dangers.expansions(canvas), *_beside_products(canvas)) if possible[v])
+    reached = {v for v, _ in reach([*starts, *beside], (graph.fanout,), possible.__getitem__)}
     return [v for v in range(len(graph)) if possible[v] and (v in reached or canvas.kind_at(v) != INFER)]
+
+
+def _beside_products(canvas: Canvas) -> Iterator[int]:
+    """Yields the gradients of biases that read what the gradient of a kernel reads in 16 bit: both sum the same numbers over the batch."""
+    graph = canvas.graph
+    for vertex in canvas.on_lists({INFER}):
+        if graph.op(vertex) == "BiasAddGrad" and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
+            yield vertex
 
 
 def _may_change(canvas: Canvas, vertex: int) -> bool:
