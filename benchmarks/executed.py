@@ -226,15 +226,23 @@ class Stage:
         return op in ("ReadVariableOp", "Const")
 
     def narrow_sums(self) -> int:
-        """Returns the bytes of sums that a loop accumulates in 16 bit (a value that comes round as itself plus something): what TensorFlow's pass saves there it
-        loses in accuracy, since a sum stops growing once a term is below half a step of it.
+        """Returns the bytes of sums in 16 bit that a loop accumulates (a value that comes round as itself plus something), or that a variable is updated by: what
+        TensorFlow's pass saves there it loses in accuracy. A sum stops growing once a term is below half a step of it, and the paper keeps the gradients of
+        weights in float32 from the product on.
         """
-        sums = set()
+        sums = {name for name in map(self._updates_by, self.nodes.values()) if name in self.nodes and self.nodes[name].op in ("Add", "AddN", "AddV2")}
         for merge in (node for node in self.nodes.values() if node.op == "Merge"):
             name, _, op = self.origin(source(merge.input[1]))
             if op in ("Add", "AddN", "AddV2") and any(self._shared(source(text))[0] == merge.name for text in self.nodes[name].input):
                 sums.add(name)
         return sum(one.outputs[0].bytes for one in self.executions if one.node.name in sums and one.outputs[0].sixteen)
+
+    def _updates_by(self, node: Any) -> str:
+        """Returns the node whose result an update adds to a variable, before it is cast; "" for what is no update."""
+        if node.op not in UPDATES:
+            return ""
+        name, _, op = self.origin(source(node.input[2 if node.op == "ResourceApplyGradientDescent" else 1]))
+        return self._shared(source(self.nodes[name].input[0]))[0] if op == "Cast" else name
 
     def saved_bytes(self) -> int:
         """Returns the bytes that wait for the backward part: activations that it reads, each once, and what a forward loop pushes on lists."""

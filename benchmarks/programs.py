@@ -356,7 +356,7 @@ def verdict(found: dict[str, Measures]) -> str:
         best = (max if cell == "coverage" else min)(values, key=values.__getitem__)
         if values[best] != values["tfmp"]:
             sums = found[best].narrow_sums / 1024
-            lost.append(f"{words} ({best}: {values[best] / values['tfmp']:.3f} of tfmp's{f', with {sums:.0f} KiB of loop sums in 16 bit' if sums else ''})")
+            lost.append(f"{words} ({best}: {values[best] / values['tfmp']:.3f} of tfmp's{f', with {sums:.0f} KiB of sums of gradients in 16 bit' if sums else ''})")
     return "tfmp is best or equal in every cell" if not lost else "tfmp is not best in: " + ", ".join(lost)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,12 +20,13 @@ from tfmp.graph.view import Body
 from tfmp.measured.naming import aliases
 from tfmp.measured.rules import Measured
 from tfmp.program.liveness import dead_nodes
+from tfmp.program.moves import move_edges, moved_edges
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
-from tfmp.program.rearrange import moved_edges, rearranged
-from tfmp.program.shapes import Graphs, Sizes, unknown
+from tfmp.program.shapes import Graphs, unknown
 from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
+from tfmp.program.writes import READ
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.hoist import hoist_reads
 from tfmp.rewriting.plan import Move, Plan, make_plan
@@ -85,7 +85,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
     before = program
     if not exact and not settings.emulate:
-        program = dataclasses.replace(program, bodies={name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()})
+        program = dataclasses.replace(program, bodies=move_edges(program, fetches, graphs))
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)
@@ -128,8 +128,14 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
 
 
 def _with_moves(plan: Plan, before: Body) -> Plan:
-    """Returns `plan` with the inputs that were moved before it was made; a body in which nothing else changes stays as it is."""
-    return plan if plan.empty else dataclasses.replace(plan, moves=tuple(itertools.starmap(Move, moved_edges(before, plan.body))))
+    """Returns `plan` with the inputs that were moved before it was made; a body in which nothing else changes stays as it is. What reads a variable in float32
+    goes on reading it where it did.
+    """
+    if plan.empty or plan.body is before:
+        return plan
+    converted = {reader for cast in plan.casts for reader in cast.readers} | {reader for shortcut in plan.shortcuts for reader in shortcut.readers}
+    moves = (Move(reader, source) for reader, source in moved_edges(before, plan.body))
+    return dataclasses.replace(plan, moves=tuple(move for move in moves if move.reader in converted or plan.body.ops[move.source[0]] != READ))
 
 
 def _share_measured(measured: Measured, program: Program) -> float:

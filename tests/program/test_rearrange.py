@@ -13,7 +13,8 @@ import tensorflow as tf
 from tests.graph_text import nodes, parse
 from tfmp import engine, tf_api
 from tfmp.graph.view import read_function
-from tfmp.program.rearrange import moved_edges, rearranged
+from tfmp.program.moves import moved_edges
+from tfmp.program.rearrange import rearranged
 from tfmp.program.shapes import Sizes
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.plan import Move, Plan

@@ -1,9 +1,10 @@
-"""Weights read and cast before a loop, where that cannot be noticed, and inside where it could."""
+"""Weights read and cast once a step, by whoever calls what needs them, where that cannot be noticed; and as often as they are read where it could."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -99,3 +100,140 @@ def test_nothing_is_hoisted_at_tensorflows_level(weight: tf.Variable) -> None:
     concrete = tf.function(loop(lambda y: tf.tanh(y @ weight))).get_concrete_function(X)
     conversion = tfmp.convert_function(concrete, dtype="float16", level="tensorflow")
     assert not any(body.plan.reads for body in conversion.bodies.values())
+
+
+def casts_of_weights(function: Callable[[tf.Tensor], tf.Tensor], *weights: tf.Variable) -> int:
+    """Returns how many casts of variables a call of the converted function runs, in loops at every step, after checking what two calls give and leave behind."""
+    start, results = [weight.numpy() for weight in weights], []
+    for on in (False, True):
+        for weight, value in zip(weights, start, strict=True):
+            weight.assign(value)
+        traced = tf.function(function)
+        with tfmp.mixed_precision(on, dtype="float16", ignore_performance=True, strict=True):
+            results.append([traced(X), traced(X), *(weight.numpy() for weight in weights)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, atol=32 * 2.0**-11 * max(1.0, np.abs(expected).max()))
+    conversion = tfmp.convert_function(tf.function(function).get_concrete_function(X), dtype="float16")
+    made = 0
+    for count, body in zip(conversion.runs, conversion.bodies.values(), strict=True):
+        plan = body.plan
+        made += count * (sum(plan.body.ops[cast.source[0]] == "ReadVariableOp" for cast in plan.casts) + sum(read.is_new for read in plan.reads))
+    return made
+
+
+def test_a_weight_is_cast_once_however_often_it_is_read(weight: tf.Variable) -> None:
+    def function(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(5):
+            x = tf.tanh(x @ weight)
+        return x
+
+    assert casts_of_weights(function, weight) == 1
+
+
+def test_what_is_read_in_float32_goes_on_reading_its_own(weight: tf.Variable) -> None:
+    concrete = tf.function(lambda x: (tf.tanh(x @ weight) @ weight, tf.exp(weight))).get_concrete_function(X)
+    (body,) = tfmp.convert_function(concrete, dtype="float16").bodies.values()
+    moved = {body.plan.body.names[move.reader[0]] for move in body.plan.moves}
+    assert moved == {"matmul_1"}
+
+
+def test_no_cast_is_shared_across_an_assignment(weight: tf.Variable) -> None:
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = tf.tanh(x @ weight) @ weight
+        weight.assign(-0.5 * weight)
+        return y @ weight @ weight
+
+    assert casts_of_weights(function, weight) == 3  # one before, and each read after it, which waits for it
+
+
+def test_no_cast_is_shared_across_a_call_that_assigns(weight: tf.Variable) -> None:
+    @tf.function
+    def change(x: tf.Tensor) -> tf.Tensor:
+        weight.assign(-0.5 * weight)
+        return tf.tanh(x @ weight)
+
+    assert casts_of_weights(lambda x: change(x @ weight) @ weight, weight) == 3
+
+
+def layer(weight: tf.Variable) -> Callable[[tf.Tensor], tf.Tensor]:
+    return tf.function(lambda x: tf.tanh(x @ weight))
+
+
+def test_functions_that_read_one_weight_are_handed_one_cast(weight: tf.Variable) -> None:
+    inner = layer(weight)
+    block = tf.function(lambda x: inner(inner(x)))
+    assert casts_of_weights(lambda x: inner(block(block(x))) @ weight, weight) == 1
+
+
+def test_a_cast_goes_up_no_further_than_to_those_who_share_it(weight: tf.Variable) -> None:
+    inner, other = layer(weight), layer(tf.Variable(weight))
+    block = tf.function(lambda x: inner(other(inner(x))))
+    concrete = tf.function(lambda x: block(x)).get_concrete_function(X)
+    conversion = tfmp.convert_function(concrete, dtype="float16")
+    reads = {body.function.split("_")[-2]: len(body.plan.reads) for body in conversion.bodies.values() if body.plan.reads}
+    assert list(reads.values()) == [2], "the block reads once for its two inner layers; the root and the other layer have nothing to share"
+    assert conversion.bodies[conversion.root].plan.arguments == ()
+
+
+def test_a_function_that_is_called_after_an_assignment_reads_for_itself(weight: tf.Variable) -> None:
+    inner = layer(weight)
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = inner(inner(x))
+        weight.assign(-0.5 * weight)
+        return inner(inner(y))
+
+    assert casts_of_weights(function, weight) == 3
+
+
+def test_a_weight_of_a_function_in_a_loop_leaves_the_loop(weight: tf.Variable) -> None:
+    inner = layer(weight)
+    block = tf.function(lambda x: inner(x) + 1.0)
+    assert casts_of_weights(loop(block), weight) == 1
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_weight_of_a_branch_in_a_loop_leaves_the_loop(weight: tf.Variable, both: bool) -> None:
+    other = weight if both else tf.Variable(weight)
+
+    def body(y: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tf.reduce_sum(y) > 0.1, lambda: tf.tanh(y @ weight), lambda: tf.tanh(y @ other) + 0.01)
+
+    assert casts_of_weights(loop(body), weight) == (1 if both else 2)
+
+
+def test_a_branch_outside_of_loops_casts_only_if_it_is_taken(weight: tf.Variable) -> None:
+    concrete = tf.function(lambda x: tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.tanh(x @ weight) @ weight, lambda: x)).get_concrete_function(X)
+    conversion = tfmp.convert_function(concrete, dtype="float16")
+    assert conversion.bodies[conversion.root].plan.reads == ()
+
+
+def test_a_loop_that_runs_python_reads_at_every_step(weight: tf.Variable) -> None:
+    def change(y: tf.Tensor) -> tf.Tensor:
+        weight.assign(weight * 0.5)
+        return y
+
+    def body(y: tf.Tensor) -> tf.Tensor:
+        y = tf.ensure_shape(tf.py_function(change, [y], tf.float32), [2, 4])
+        with tf.control_dependencies([y]):
+            return tf.tanh(y @ weight.read_value())
+
+    assert casts_of_weights(loop(body), weight) == 5
+
+
+def test_unrolled_recurrent_layers_cast_each_weight_once() -> None:
+    lstm = keras.layers.LSTM(4, unroll=True)
+    lstm.build((2, 6, 4))
+    weights = [one.value for one in lstm.trainable_weights]
+    assert casts_of_weights(lambda x: lstm(tf.stack([x] * 6, axis=1)), *weights) <= len(weights)
+
+
+def test_a_read_that_is_fed_reaches_its_own_reader() -> None:
+    with tf.Graph().as_default() as graph:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[4, 4], shared_name="w", name="w")
+        first, second = (tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name=name) for name in ("first", "second"))
+        hidden = tf.nn.relu(tf.matmul(tf.constant(X.numpy()), first))
+        tf.identity(tf.matmul(hidden, second), name="out")
+    for feeds, moved in ((["second:0"], False), ([], True)):
+        conversion = tfmp.convert_graph_def(graph.as_graph_def(), fetches=["out"], feeds=feeds)
+        assert bool(conversion.bodies[""].plan.moves) is moved

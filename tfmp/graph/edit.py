@@ -61,6 +61,10 @@ class GraphEditor:
         node.attr["SrcT"].type = origin
         node.attr["DstT"].type = target
         node.attr["Truncate"].b = False
+        return self.cast_output(name)
+
+    def cast_output(self, name: str) -> str:
+        """Returns how the output of the Cast called `name` is written."""
         return f"{name}:y:0" if self.body.name else name
 
     def add_constant(self, name: str, like: int, dtype: int) -> str:
@@ -74,15 +78,30 @@ class GraphEditor:
         node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(value, dtype))
         return f"{name}:output:0" if self.body.name else name
 
-    def add_read(self, name: str, handle: str, like: tf_api.NodeDef, before: int) -> str:
-        """Adds a copy of the ReadVariableOp `like` that reads `handle` when the node numbered `before` may run; returns how its output is written."""
+    def add_read(self, name: str, handle: str, like: tf_api.NodeDef, before: int | None) -> str:
+        """Adds a copy of the ReadVariableOp `like` that reads `handle`; returns how its output is written.
+
+        With `before`, it is read when the node of that number has all that it waits for, else at once.
+        """
         node = self._nodes.add()
         node.CopyFrom(like)
         node.name = name
         del node.input[:]
         node.input.append(handle)
-        node.input.extend(text for text in self.node(before).input if text.startswith("^"))
+        if before is not None:
+            waited_for = dict.fromkeys(text.removeprefix("^").partition(":")[0] for text in self.node(before).input)
+            node.input.extend(f"^{one}" for one in waited_for if self.body.by_name.get(one, self.body.arguments) >= self.body.arguments)
         return f"{name}:value:0" if self.body.name else name
+
+    def wait_for(self, number: int, name: str) -> None:
+        """Gives the node numbered `number` a control input from the node called `name`."""
+        self.node(number).input.append(f"^{name}")
+
+    def add_control_output(self, name: str) -> None:
+        """Makes a function not count as done before its node called `name` is; in a main graph, where a run ends when it has what is fetched, nothing."""
+        if self.body.name:
+            self.proto.signature.control_output.append(name)
+            self.proto.control_ret[name] = name
 
     def rename_inputs(self, number: int, old: str, new: str) -> None:
         """Makes the node `number` of a main graph read the node `new` wherever it reads the node `old`, as data or as control."""
@@ -101,13 +120,13 @@ class GraphEditor:
             self.proto.signature.output_arg.add(name=f"{name}_out", type=dtype)
             self.proto.ret[f"{name}_out"] = name
 
-    def carry(self, number: int, text: str, dtype: int) -> None:
-        """Lets the While node `number` carry the tensor written `text`, of type `dtype`, as one more value."""
+    def hand_over(self, number: int, text: str, types: str, dtype: int) -> None:
+        """Lets the calling node `number` hand over the tensor written `text`, of type `dtype`, as one more value; `types` is its attribute with their types."""
         node = self.node(number)
         data = [one for one in node.input if not one.startswith("^")]
         control = [one for one in node.input if one.startswith("^")]
         node.input[:] = [*data, text, *control]
-        node.attr["T"].list.type.append(dtype)
+        node.attr[types].list.type.append(dtype)
         for name in ("output_shapes", "_output_shapes"):  # the second one is in SavedModels
             if name in node.attr and node.attr[name].list.shape:
                 node.attr[name].list.shape.add(unknown_rank=True)

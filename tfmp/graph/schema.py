@@ -80,6 +80,7 @@ class OpSchema:
       op: the op type.
       stateful: whether TensorFlow marks it stateful.
       has_refs: whether an argument is a reference (a v1 variable).
+      takes_handles: whether an argument is a handle of something that it may change: a variable, a table, an iterator.
       bound: whether its types say what something else holds: a constant's value, a variable or array behind a handle or a reference.
       names_functions: whether it has attributes that name functions for it to call.
       sole: if every node of the op has just one type attribute: its layout, and the attribute's name and default. Most nodes are of such ops.
@@ -93,6 +94,7 @@ class OpSchema:
         self._inputs = [_Argument(arg) for arg in definition.input_arg]
         self._outputs = [_Argument(arg) for arg in definition.output_arg]
         self.has_refs = any(arg.is_ref for arg in (*definition.input_arg, *definition.output_arg))
+        self.takes_handles = any(arg.type == DT_RESOURCE for arg in definition.input_arg)
         behind_handles = any(arg.type == DT_RESOURCE for arg in (*definition.input_arg, *definition.output_arg))
         self.bound = self.has_refs or behind_handles or definition.name == "Const"
         self.names_functions = any(attr.type in ("func", "list(func)") for attr in definition.attr)

@@ -165,7 +165,7 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
 
 def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
-    body = Body("")
+    body = Body("", called_as_ops=frozenset(library))
     _add_nodes(body, graph.node, library)
     _refuse_twins(body)
     _connect(body, range(len(body)), {})

@@ -54,6 +54,12 @@ CALLING_OPS = {
 }
 
 
+def argument_ports(body: Body, node: int) -> list[int]:
+    """Returns the input ports of a calling node whose values are the arguments of what it calls."""
+    layout, attr = body.layouts[node], CALLING_OPS[body.ops[node]].inputs
+    return [port for port, slot in enumerate(layout.inputs) if layout.slots[slot].attr == attr]
+
+
 def is_compiled(attrs: object) -> bool:
     """Returns whether the attributes (a proto map) of a call node or function ask for compilation by XLA."""
     value = attrs.get(MUST_COMPILE)  # type: ignore[attr-defined]

@@ -9,7 +9,6 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body, Edge
@@ -133,12 +132,3 @@ def _repeats(small: Shape, large: Shape) -> bool:
     if small is None or large is None or len(small) > len(large):
         return False
     return all(one in (1, size) for one, size in zip(reversed(small), reversed(large), strict=False))
-
-
-def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
-    """Yields each input that reads something else in `after`, with what it reads there."""
-    if before is not after:
-        for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)):
-            for port, edge in enumerate(new):
-                if old[port] != edge:
-                    yield (node, port), edge

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfmp.graph.view import ARG, Body, Edge
-from tfmp.program.calls import CALLING_OPS
+from tfmp.graph.view import ARG, Edge
+from tfmp.program.calls import CALLING_OPS, argument_ports
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 
@@ -79,10 +79,4 @@ class VariableReaders:
             called = self._bodies[number]
             if called.origin(called.inputs[len(called) - called.results + index][0]) != (index, 0):
                 return ""
-        return self._name(caller, body.inputs[node][_ports(body, node)[index]])
-
-
-def _ports(body: Body, node: int) -> list[int]:
-    """The input ports of a calling node whose values are the arguments of what it calls."""
-    layout, attr = body.layouts[node], CALLING_OPS[body.ops[node]].inputs
-    return [port for port, slot in enumerate(layout.inputs) if layout.slots[slot].attr == attr]
+        return self._name(caller, body.inputs[node][argument_ports(body, node)[index]])

@@ -38,16 +38,16 @@ def _inserted(part: Part, cast: InsertCast) -> Cast:
 
 
 def _hoisted(part: Part, parts: Sequence[Part], read: HoistedRead) -> Cast:
-    """A read that an outer loop has already cast, and hands in, costs nothing here."""
+    """A read that a caller has already cast, and hands in, or that shares another cast, costs nothing here."""
     shape, readers = _read_inside(part, parts, read)
-    runs = 0 if read.argument else part.runs
+    runs = part.runs if read.is_new else 0
     source, port = read.handle
     return Cast("variable", part.first + source, port, read.target.name, readers, shape, runs, runs * size_of(shape) * bytes_of(read.target))
 
 
 def _read_inside(part: Part, parts: Sequence[Part], read: HoistedRead) -> tuple[Shape, tuple[int, ...]]:
-    """Returns the shape of the variable that a loop reads, and the index of the node that did."""
-    todo = [callee.instance for callee in part.instance.calls.get(read.loop, ())]
+    """Returns the shape of the variable that something called reads, and the index of the node that did."""
+    todo = [callee.instance for callee in part.instance.calls.get(read.node, ())]
     seen = set(todo)
     for number in todo:  # grows while it is walked
         inner = parts[number]

@@ -10,6 +10,7 @@ from tfmp.graph import kernels
 from tfmp.graph.edit import GraphEditor, Proto
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, plain, reread
+from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
 
@@ -42,7 +43,7 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
         for reader in argument.readers:
             editor.redirect(reader, argument.name)
     for read in plan.reads:
-        editor.carry(read.loop, read.argument or _add_read(editor, read), read.target.number)
+        editor.hand_over(read.node, read.argument or _cast_read(editor, read), CALLING_OPS[plan.body.ops[read.node]].inputs, read.target.number)
     after = reread(plan.body, editor.proto, editor.touched, library)
     verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
     return editor.proto
@@ -59,9 +60,15 @@ def _add(editor: GraphEditor, cast: InsertCast) -> str:
     return text
 
 
-def _add_read(editor: GraphEditor, read: HoistedRead) -> str:
-    value = editor.add_read(read.name, editor.body.tensor_name(read.handle), read.like, read.loop)
-    return editor.add_cast(f"{read.name}-0-{read.target.cast_name}-0-AutoMixedPrecision", value, read.like.device, DT_FLOAT, read.target.number)
+def _cast_read(editor: GraphEditor, read: HoistedRead) -> str:
+    if read.same_as:
+        return editor.cast_output(read.same_as)
+    value = editor.add_read(read.name, editor.body.tensor_name(read.handle), read.like, read.node if read.waits else None)
+    for writer in read.writers:
+        editor.wait_for(writer, read.name)
+    # A call that is inlined counts as done when the reads in it are, and none of them waits for this one: what comes after this function must wait for it.
+    editor.add_control_output(read.name)
+    return editor.add_cast(read.cast_name, value, read.like.device, DT_FLOAT, read.target.number)
 
 
 def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozenset[int] = frozenset()) -> None:

@@ -1,85 +1,38 @@
-"""Weights that a loop reads and casts at every step are read and cast once, before the loop.
+"""Weights that are cast more often than once a step are read and cast once, by who calls the functions that need them.
 
-A loop body that reads a variable gets its handle as a loop-invariant value. Where nothing in the loop writes to any variable, the value is the same at every
-step, so it may be read before the loop and handed in, in 16 bit, as one more loop-invariant value.
+A function gets a variable's handle as an argument. Where nothing that it calls writes to any variable, the value may as well be read by its caller and handed
+in, in 16 bit, as one more argument. That is done out of loops, where the value is the same at every step; out of what a loop calls; and out of functions, as
+far up as to the first caller of all that cast the same variable.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp.dtypes import FloatFormat
-from tfmp.graph.schema import registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body, Edge
+from tfmp.graph.view import Body, Edge
+from tfmp.program.calls import CALLING_OPS, IMPLEMENTS, argument_ports
 from tfmp.program.program import Program
-from tfmp.program.unfold import Instance
+from tfmp.program.unfold import Callee, Instance
+from tfmp.program.writes import HANDLES, READ, late_nodes, writers_behind, writing_functions
 from tfmp.rewriting.plan import ExtraArgument, HoistedRead, InsertCast, Plan
-
-WRITE_STEMS = ("Assign", "Resource", "Scatter", "Apply", "Sparse", "VariableV2", "Destroy", "Initialize")
-"""First words of the ops that may write to a variable; some that do not (ResourceGather) are among them, which costs a hoist and nothing else."""
 
 
 def hoist_reads(program: Program, instances: Sequence[Instance], plans: Sequence[Plan]) -> list[Plan]:
-    """Returns `plans` with the casts of weights moved out of loops where that cannot be noticed, innermost loops first."""
-    result = list(plans)
-    callers = _callers(instances)
-    bodies = [program.bodies[instance.function] for instance in instances]
+    """Returns `plans` with the casts of weights moved to callers where that saves casts and cannot be noticed, innermost calls first."""
+    work = _Work(program, instances, plans)
     for number in reversed(range(len(instances))):
         for node, callees in instances[number].calls.items():
-            inside = {callee.attr: callee.instance for callee in callees}
-            if set(inside) == {"cond", "body"} and all(callers[one] == 1 for one in inside.values()):
-                loop = _Loop(number, node, inside["cond"], inside["body"])
-                if not _writes(instances, bodies, (loop.condition, loop.body)):
-                    _hoist(loop, bodies, result)
-    return result
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loop:
-    """A While node, and the instances it is in and calls."""
-
-    outside: int
-    node: int
-    condition: int
-    body: int
-
-
-def _callers(instances: Sequence[Instance]) -> list[int]:
-    counts = [0] * len(instances)
-    for instance in instances:
-        for callees in instance.calls.values():
-            for callee in callees:
-                counts[callee.instance] += 1
-    return counts
-
-
-def _writes(instances: Sequence[Instance], bodies: Sequence[Body], roots: Sequence[int]) -> bool:
-    """Returns whether some op in `roots`, or in what they call, may write to a variable, or is a call that cannot be followed."""
-    todo, seen = list(roots), set(roots)
-    while todo:
-        number = todo.pop()
-        body, calls = bodies[number], instances[number].calls
-        ops = set(body.ops)
-        if any(op.startswith(WRITE_STEMS) for op in ops):
-            return True
-        calling = {op for op in ops if _calls_something(body, op)}
-        if any(op in calling and node not in calls for node, op in enumerate(body.ops)):
-            return True
-        new = {callee.instance for callees in calls.values() for callee in callees} - seen
-        seen |= new
-        todo += new
-    return False
-
-
-def _calls_something(body: Body, op: str) -> bool:
-    return op in body.called_as_ops or (op not in (ARG, RETVAL) and registered_schema(op).names_functions)
+            work.lift_out_of(number, node, callees)
+    return work.plans
 
 
 @dataclasses.dataclass(frozen=True)
 class _Move:
-    """One cast of a variable's value that leaves a loop's body: which argument has the handle, what it is cast to, a read to copy, who reads it."""
+    """One cast of a variable's value that leaves a function: which argument has the handle, what it is cast to, a read to copy, who reads it."""
 
     argument: int
     target: FloatFormat
@@ -88,43 +41,165 @@ class _Move:
     cast: InsertCast | None = None
     read: HoistedRead | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the cast, by which others may share it."""
+        return self.cast.name if self.cast else self.read.cast_name  # type: ignore[union-attr]
 
-def _moves(body: Body, plan: Plan) -> Iterator[_Move]:
-    """Yields the casts of reads in the body itself, and those of reads that were put before its inner loops."""
+
+Place = tuple[int, int]
+"""Number of an instance and of an argument that has a variable's handle, or of the node that the handle comes from."""
+
+
+class _Work:
+    """The plans while casts are moved, and what is known of the program.
+
+    Attributes:
+      plans: instance to plan.
+    """
+
+    def __init__(self, program: Program, instances: Sequence[Instance], plans: Sequence[Plan]) -> None:
+        self.plans = list(plans)
+        self._program, self._instances = program, instances
+        self._bodies = [plan.body for plan in plans]
+        self._writing = writing_functions(program.bodies) if any(instance.calls for instance in instances) else frozenset()
+        self._callers = self._single_callers()
+        self._late: dict[int, frozenset[int]] = {}
+        self._repeated = self._in_loops()
+        self._shared = self._casts_to_share()
+
+    def _single_callers(self) -> dict[int, tuple[int, int, str]]:
+        """Returns instance to its caller, calling node and attribute there, for those whose signature may change: called by one node only."""
+        found: dict[int, list[tuple[int, int, str]]] = {}
+        for instance in self._instances:
+            for node, callees in instance.calls.items():
+                for callee in callees:
+                    found.setdefault(callee.instance, []).append((instance.number, node, callee.attr))
+        return {number: callers[0] for number, callers in found.items() if len(callers) == 1 and IMPLEMENTS not in self._bodies[number].attrs}
+
+    def _quiet(self, callees: Sequence[Callee]) -> bool:
+        """Returns whether nothing that is called may write to a variable, and all of it may get other arguments."""
+        return all(one.instance in self._callers and self._instances[one.instance].function not in self._writing for one in callees)
+
+    def _in_loops(self) -> set[int]:
+        """The instances that run once for each step of a loop that writes to no variable."""
+        found: set[int] = set()
+        for instance in self._instances:
+            for callees in instance.calls.values():
+                if self._quiet(callees) and (instance.number in found or _is_loop(callees)):
+                    found.update(callee.instance for callee in callees if callee.attr != "cond")
+        return found
+
+    def _casts_to_share(self) -> set[Place]:
+        """The arguments through which the handles come of variables that several functions cast, up to where all of these meet."""
+        chains: dict[Place, list[list[Place]]] = {}
+        for number, plan in enumerate(self.plans):
+            body = plan.body
+            for read in (cast.source[0] for cast in plan.casts if _is_of_read(body, cast)):
+                handle = body.origin(body.inputs[read][0])[0]
+                if body.ops[handle] in HANDLES and read not in body.controlled:
+                    chain = [(number, handle)]
+                    while (above := self._above(chain[-1])) is not None:
+                        chain.append(above)
+                    chains.setdefault(chain[-1], []).append(chain)
+        found: set[Place] = set()
+        for ways in (ways for ways in chains.values() if len(ways) > 1):
+            passing = collections.Counter(place for way in ways for place in way)
+            found |= {place for way in ways for place in way[:-1] if passing[place] < len(ways)}
+        return found
+
+    def _above(self, place: Place) -> Place | None:
+        """Returns where the handle at an argument comes from in the caller; None if reading there might give another value."""
+        number, argument = place
+        caller = self._callers.get(number)
+        if caller is None or caller[2] != "f" or argument >= self._bodies[number].arguments:
+            return None
+        outer, node, _ = caller
+        if not self._quiet(self._instances[outer].calls[node]) or node in self._late_in(outer):
+            return None
+        body = self._bodies[outer]
+        source = body.origin(body.inputs[node][argument_ports(body, node)[argument]])[0]
+        return (outer, source) if body.ops[source] in HANDLES else None
+
+    def _late_in(self, number: int) -> frozenset[int]:
+        if number not in self._late:
+            self._late[number] = late_nodes(self._bodies[number], self._program.bodies, self._writing)
+        return self._late[number]
+
+    def lift_out_of(self, outer: int, node: int, callees: Sequence[Callee]) -> None:
+        """Moves the casts of variables' values that are worth it out of what `node` calls."""
+        if not self._quiet(callees):
+            return
+        loop, repeated = _is_loop(callees), outer in self._repeated
+        for callee in callees:
+            if callee.attr not in CALLING_OPS[self._bodies[outer].ops[node]].predicates:
+                for move in list(_moves(self.plans[callee.instance], loop)):
+                    if loop or repeated or (callee.instance, move.argument) in self._shared:
+                        self._lift(outer, node, callees, callee.instance, move)
+
+    def _lift(self, outer: int, node: int, callees: Sequence[Callee], inner: int, move: _Move) -> None:
+        body = self._bodies[outer]
+        handle = body.inputs[node][argument_ports(body, node)[move.argument]]
+        here = [read for read in self.plans[outer].reads if read.node == node]
+        found = next((n for n, read in enumerate(here) if read.target is move.target and body.origin(read.handle) == body.origin(handle)), None)
+        name = f"tfmp_weight_{len(here) if found is None else found}"
+        if found is None:
+            waits = node in self._late_in(outer)
+            made = HoistedRead(node, handle, f"{body.names[node]}/{name}", move.target, move.like, waits=waits)
+            made = made if waits else dataclasses.replace(made, same_as=self._same(outer, made))
+            if made.is_new and not waits:
+                made = dataclasses.replace(made, writers=writers_behind(body, body.origin(handle), self._program.bodies, self._writing))
+            self.plans[outer] = dataclasses.replace(self.plans[outer], reads=(*self.plans[outer].reads, made))
+            for one in callees:
+                extra = ExtraArgument(name, move.target, (), returned=one.attr == "body")
+                self.plans[one.instance] = dataclasses.replace(self.plans[one.instance], arguments=(*self.plans[one.instance].arguments, extra))
+        self.plans[inner] = _without(self.plans[inner], move, name)
+
+    def _same(self, outer: int, made: HoistedRead) -> str:
+        """Returns the name of a cast in `outer` that gives what `made` would, "" if there is none."""
+        plan, body, handle = self.plans[outer], self._bodies[outer], self._bodies[outer].origin(made.handle)
+        for cast in plan.casts:
+            source = cast.source[0]
+            if _is_of_read(body, cast) and cast.target is made.target and source not in body.controlled and body.origin(body.inputs[source][0]) == handle:
+                return cast.name
+        alike = (read for read in plan.reads if not (read.argument or read.same_as or read.waits) and read.target is made.target)
+        return next((read.cast_name for read in alike if body.origin(read.handle) == handle), "")
+
+
+def _is_loop(callees: Sequence[Callee]) -> bool:
+    return {callee.attr for callee in callees} == {"cond", "body"}
+
+
+def _moves(plan: Plan, loop: bool) -> Iterator[_Move]:
+    """Yields the casts of reads in a body itself, and those that its own calls have moved to it; of a loop's body, those of handles that stay what they are."""
+    body = plan.body
     for cast in plan.casts:
         like = body.protos[cast.source[0]]
-        if _reads_invariant(body, cast) and like is not None:
-            yield _Move(body.inputs[cast.source[0]][0][0], cast.target, like, cast.readers, cast=cast)
+        if like is not None and _is_of_read(body, cast):
+            handle = body.origin(body.inputs[cast.source[0]][0])[0]
+            if _is_argument(body, handle, loop):
+                yield _Move(handle, cast.target, like, cast.readers, cast=cast)
     for read in plan.reads:
-        if not read.argument and _is_invariant(body, read.handle[0]):
-            yield _Move(read.handle[0], read.target, read.like, read=read)
+        handle = body.origin(read.handle)[0]
+        if not read.argument and not read.same_as and _is_argument(body, handle, loop):
+            yield _Move(handle, read.target, read.like, read=read)
 
 
-def _hoist(loop: _Loop, bodies: Sequence[Body], plans: list[Plan]) -> None:
-    """Moves every cast of a variable's value out of the body of `loop`."""
-    outer = bodies[loop.outside]
-    for move in list(_moves(bodies[loop.body], plans[loop.body])):
-        outside, within, condition = plans[loop.outside], plans[loop.body], plans[loop.condition]
-        name = f"tfmp_weight_{len(within.arguments)}"
-        handle = outer.inputs[loop.node][move.argument]
-        read = HoistedRead(loop.node, handle, f"{outer.names[loop.node]}/{name}", move.target, move.like)
-        plans[loop.outside] = dataclasses.replace(outside, reads=(*outside.reads, read))
-        plans[loop.condition] = dataclasses.replace(condition, arguments=(*condition.arguments, ExtraArgument(name, move.target, (), returned=False)))
-        plans[loop.body] = dataclasses.replace(
-            within,
-            casts=tuple(cast for cast in within.casts if cast is not move.cast),
-            reads=tuple(dataclasses.replace(one, argument=name) if one is move.read else one for one in within.reads),
-            arguments=(*within.arguments, ExtraArgument(name, move.target, move.readers, returned=True)),
-        )
+def _is_of_read(body: Body, cast: InsertCast) -> bool:
+    return body.ops[cast.source[0]] == READ and not cast.constant and not cast.round_trip
 
 
-def _reads_invariant(body: Body, cast: InsertCast) -> bool:
-    source = cast.source[0]
-    return body.ops[source] == "ReadVariableOp" and not cast.constant and not cast.round_trip and _is_invariant(body, body.inputs[source][0][0])
-
-
-def _is_invariant(body: Body, argument: int) -> bool:
-    """Returns whether `argument` is an argument of a loop's body that comes out as it went in."""
-    if argument >= body.arguments:
+def _is_argument(body: Body, node: int, loop: bool) -> bool:
+    """Returns whether `node` is an argument, and in a loop's body one that comes out as it went in."""
+    if node >= body.arguments:
         return False
-    return body.origin(body.inputs[len(body) - body.results + argument][0])[0] == argument
+    return not loop or body.origin(body.inputs[len(body) - body.results + node][0])[0] == node
+
+
+def _without(plan: Plan, move: _Move, argument: str) -> Plan:
+    """Returns `plan` with the extra argument of that name in place of a cast of its own, for all that shared it."""
+    reads = tuple(
+        dataclasses.replace(one, argument=argument, same_as="") if one is move.read or one.same_as == move.name else one for one in plan.reads
+    )
+    arguments = tuple(dataclasses.replace(one, readers=(*one.readers, *move.readers)) if one.name == argument else one for one in plan.arguments)
+    return dataclasses.replace(plan, casts=tuple(cast for cast in plan.casts if cast is not move.cast), reads=reads, arguments=arguments)

@@ -73,17 +73,32 @@ class ExtraArgument:
 
 @dataclasses.dataclass(frozen=True)
 class HoistedRead:
-    """The While node number `loop` carries one more value: the variable with the handle `handle`, read and cast to `target` before the loop.
+    """The calling node number `node` hands over one more value: the variable with the handle `handle`, read and cast to `target` before it is called.
 
-    The nodes for that are called after `name`; the read is a copy of the node `like`. With `argument`, the extra argument of that name is handed in instead.
+    The nodes for that are called after `name`; the read is a copy of the node `like`. With `waits` it comes after all that `node` waits for; else it is the
+    first thing that happens, and the nodes `writers` wait for it. With `argument`, the extra argument of that name is handed in instead, and with `same_as`
+    what the Cast of that name has made.
     """
 
-    loop: int
+    node: int
     handle: Edge
     name: str
     target: FloatFormat
     like: tf_api.NodeDef = dataclasses.field(hash=False, compare=False)
     argument: str = ""
+    same_as: str = ""
+    waits: bool = False
+    writers: tuple[int, ...] = ()
+
+    @property
+    def cast_name(self) -> str:
+        """The name of the Cast that follows the read."""
+        return f"{self.name}-0-{self.target.cast_name}-0-AutoMixedPrecision"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a read and a Cast are made for it."""
+        return not (self.argument or self.same_as)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +123,7 @@ class Plan:
         """Number of Cast nodes that will run: one that only nodes read which TensorFlow prunes is pruned with them."""
         dead = frozenset(dead_nodes(self.body)) if self.casts else frozenset()
         running = (cast for cast in self.casts if not cast.constant and not all(node in dead for node, _ in cast.readers))
-        return sum(1 + cast.round_trip for cast in running) + sum(not read.argument for read in self.reads)
+        return sum(1 + cast.round_trip for cast in running) + sum(read.is_new for read in self.reads)
 
     @property
     def other_results(self) -> frozenset[str]:
@@ -138,8 +153,8 @@ class Plan:
             readers = ", ".join(f"{names[node]}[{port}]" for node, port in argument.readers)
             lines.append(f"take {argument.name} {argument.target.name} for {readers or 'nothing'}{', return it' if argument.returned else ''}")
         for read in self.reads:
-            source = read.argument or f"{names[read.handle[0]]}:{read.handle[1]}, read and cast to {read.target.name}"
-            lines.append(f"carry {source} round {names[read.loop]}")
+            source = read.argument or read.same_as or f"{names[read.handle[0]]}:{read.handle[1]}, read and cast to {read.target.name}"
+            lines.append(f"hand {source} to {names[read.node]}")
         return "\n".join(lines)
 
 

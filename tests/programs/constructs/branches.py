@@ -76,12 +76,12 @@ def _stop_gradient() -> Forward:
 
 
 CONSTRUCTS = (
-    Construct("cond", _cond, (5, 9)),
-    Construct("cond_with_one_branch_denied", _cond_one_denied, (7, 11)),
-    Construct("switch_case", _switch_case, (6, 10)),
+    Construct("cond", _cond, (4, 8)),
+    Construct("cond_with_one_branch_denied", _cond_one_denied, (6, 10)),
+    Construct("switch_case", _switch_case, (5, 9)),
     Construct("cond_in_a_loop", _cond_in_a_loop, (4, 10), loops=True),
     Construct("loop_in_a_cond", _loop_in_a_cond, (4, 8), no_xla="Resource _Retval node", loops=True),
     Construct("recompute_grad", _recompute, (5, 11)),
-    Construct("custom_gradient", _custom_gradient, (7, 11)),
+    Construct("custom_gradient", _custom_gradient, (6, 10)),
     Construct("straight_through", _stop_gradient, (6, 10)),
 )

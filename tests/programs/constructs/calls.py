@@ -91,13 +91,13 @@ def _result_also_integer() -> Forward:
 
 CONSTRUCTS = (
     Construct("nested_functions", _nested, (4, 8)),
-    Construct("callee_not_inlined", _noinline, (6, 13)),
-    Construct("callee_twice_in_one_colour", _same_colour_twice, (5, 9)),
+    Construct("callee_not_inlined", _noinline, (5, 12)),
+    Construct("callee_twice_in_one_colour", _same_colour_twice, (4, 8)),
     Construct("callee_in_two_colours", _two_colours, (4, 8)),
     Construct("callee_in_three_places", _three_places, (4, 15), loops=True),
     Construct("calls_that_double", _diamond, (4, 8)),
     Construct("callee_untouched", _untouched_callee, (5, 10)),
-    Construct("compiled_callee", _compiled_inside, (5, 9)),
+    Construct("compiled_callee", _compiled_inside, (4, 8)),
     Construct("compiled_callee_in_a_loop", _compiled_in_a_loop, (4, 8), loops=True),
     Construct("integers_among_arguments", _result_also_integer, (4, 8)),
 )

@@ -162,7 +162,7 @@ CONSTRUCTS = (
     Construct("array_written_in_a_loop", _array_forward, (4, 8), loops=True),
     Construct("array_read_in_a_loop", _array_backward, (4, 10), loops=True),
     Construct("arrays_in_and_out", _array_both, (4, 11), loops=True),
-    Construct("list_through_functions", _list_through_a_function, (6, 14)),
-    Construct("list_of_a_loop", _list_of_a_loop, (7, 13), loops=True),
+    Construct("list_through_functions", _list_through_a_function, (4, 12)),
+    Construct("list_of_a_loop", _list_of_a_loop, (4, 10), loops=True),
     Construct("product_in_a_condition", _condition_with_a_product, (5, 9), loops=True),
 )

@@ -103,16 +103,16 @@ def _custom(keras: Any) -> Any:
 
 
 ROWS = (
-    Recurrent("lstm", (24, 31), lambda keras: keras.layers.LSTM(UNITS)),
-    Recurrent("gru", (24, 33), lambda keras: keras.layers.GRU(UNITS)),
-    Recurrent("gru_reset_before", (31, 31), lambda keras: keras.layers.GRU(UNITS, reset_after=False)),
-    Recurrent("simple_rnn", (19, 19), lambda keras: keras.layers.SimpleRNN(UNITS)),
-    Recurrent("lstm_sequences", (24, 31), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True)),
-    Recurrent("lstm_masked", (24, 32), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True), masked=True),
-    Recurrent("gru_stateful", (27, 33), lambda keras: keras.layers.GRU(UNITS, stateful=True), runs=2),
-    Recurrent("lstm_unrolled", (32, 32), lambda keras: keras.layers.LSTM(UNITS, unroll=True)),
-    Recurrent("bidirectional", (45, 62), lambda keras: keras.layers.Bidirectional(keras.layers.LSTM(UNITS, return_sequences=True))),
-    Recurrent("stacked", (47, 39), lambda keras: keras.layers.RNN([keras.layers.LSTMCell(UNITS), keras.layers.GRUCell(UNITS)])),
+    Recurrent("lstm", (22, 31), lambda keras: keras.layers.LSTM(UNITS)),
+    Recurrent("gru", (22, 33), lambda keras: keras.layers.GRU(UNITS)),
+    Recurrent("gru_reset_before", (29, 29), lambda keras: keras.layers.GRU(UNITS, reset_after=False)),
+    Recurrent("simple_rnn", (17, 17), lambda keras: keras.layers.SimpleRNN(UNITS)),
+    Recurrent("lstm_sequences", (22, 31), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True)),
+    Recurrent("lstm_masked", (22, 32), lambda keras: keras.layers.LSTM(UNITS, return_sequences=True), masked=True),
+    Recurrent("gru_stateful", (24, 33), lambda keras: keras.layers.GRU(UNITS, stateful=True), runs=2),
+    Recurrent("lstm_unrolled", (24, 24), lambda keras: keras.layers.LSTM(UNITS, unroll=True)),
+    Recurrent("bidirectional", (41, 62), lambda keras: keras.layers.Bidirectional(keras.layers.LSTM(UNITS, return_sequences=True))),
+    Recurrent("stacked", (39, 35), lambda keras: keras.layers.RNN([keras.layers.LSTMCell(UNITS), keras.layers.GRUCell(UNITS)])),
     Recurrent("conv_lstm", (39, 44), lambda keras: keras.layers.ConvLSTM2D(3, 3), x=FRAMES),
-    Recurrent("custom_cell", (28, 30), _custom),
+    Recurrent("custom_cell", (25, 27), _custom),
 )

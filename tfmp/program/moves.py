@@ -1,0 +1,53 @@
+"""Inputs that read another tensor than the graph says, with the same value, before anything is coloured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+
+from tfmp.graph.view import Body, Edge
+from tfmp.program.program import Program
+from tfmp.program.rearrange import rearranged
+from tfmp.program.shapes import Graphs, Sizes
+from tfmp.program.writes import read_once, writing_functions
+
+
+def move_edges(program: Program, fetches: Collection[str], graphs: Graphs) -> dict[str, Body]:
+    """Returns the bodies of `program` with arithmetic moved or passed by, and with each variable read once.
+
+    Args:
+      program: not changed.
+      fetches: nodes of a main graph that are fetched or fed; who reads one goes on reading it.
+      graphs: finds the Python graph of a function.
+    """
+    writing = writing_functions(program.bodies)
+    bodies = {name: read_once(rearranged(body, Sizes.of_body(body, graphs)), program.bodies, writing) for name, body in program.bodies.items()}
+    if fetches:
+        bodies[program.root] = _still_reading(fetches, program.bodies[program.root], bodies[program.root])
+    return bodies
+
+
+def _still_reading(names: Collection[str], before: Body, after: Body) -> Body:
+    kept = {before.by_name[name] for name in names if name in before.by_name}
+    if all(old[0] not in kept for old in dict(_replaced(before, after)).values()):
+        return after
+    inputs = [list(edges) for edges in after.inputs]
+    for (node, port), old in _replaced(before, after):
+        if old[0] in kept:
+            inputs[node][port] = old
+    return dataclasses.replace(after, inputs=inputs, dead=None)
+
+
+def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
+    """Yields each input that reads something else in `after`, with what it reads there."""
+    for (node, port), _ in _replaced(before, after):
+        yield (node, port), after.inputs[node][port]
+
+
+def _replaced(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
+    """Yields each input that reads something else in `after`, with what it reads in `before`."""
+    if before is not after:
+        for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)):
+            for port, edge in enumerate(old) if old != new else ():
+                if new[port] != edge:
+                    yield (node, port), edge
