@@ -41,7 +41,9 @@ UNTOLD_STEPS = 16
 """Steps that a loop is taken to make if the graph does not tell. Our own choice: what it must be is more than one, so that casts leave the loop."""
 
 
-def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown) -> Conversion:
+def convert(
+    program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown, *, feedable: bool = False
+) -> Conversion:
     """Returns the conversion of `program`.
 
     Args:
@@ -49,6 +51,7 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), g
       settings: `dtype` and `device` must be decided (not "auto").
       fetches: names of nodes of a main graph whose types must stay.
       graphs: finds the Python graph of a function, for the shapes of its tensors.
+      feedable: whether any tensor of a main graph may be fed later (a Session's graph); see `moves.move_edges`.
 
     Raises:
       SettingsError: `dtype` or `device` is "auto".
@@ -56,7 +59,7 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), g
       RewriteError: a rewritten body failed verification.
     """
     with without_garbage_collection():
-        return _convert(program, settings, frozenset(fetches), graphs)
+        return _convert(program, settings, frozenset(fetches), graphs, feedable)
 
 
 @contextlib.contextmanager
@@ -73,7 +76,7 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _convert(program: Program, settings: Settings, fetches: frozenset[str], graphs: Graphs) -> Conversion:
+def _convert(program: Program, settings: Settings, fetches: frozenset[str], graphs: Graphs, feedable: bool) -> Conversion:
     start = time.perf_counter()
     target = sixteen_bit(settings.dtype)
     if settings.device not in XLA_DEVICES:
@@ -85,7 +88,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
     before = program
     if not exact and not settings.emulate:
-        program = dataclasses.replace(program, bodies=move_edges(program, fetches, graphs))
+        program = dataclasses.replace(program, bodies=move_edges(program, fetches, graphs, feedable=feedable))
     instances = unfold(program, share=exact)
     kept, forced = settings.user_rules
     covered = user_rules.cover(program, instances, (*kept, *settings.rules_of_level), forced, program.variables)

@@ -183,7 +183,7 @@ def test_sessions_stay_as_they_are_when_the_hook_is_taken_out(dtype: str) -> Non
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_failed_conversion_falls_back_with_one_warning(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: object) -> None:
+    def fail(*_args: object, **_options: object) -> None:
         raise GraphError("planted")
 
     monkeypatch.setattr(graph_conversion.engine, "convert", fail)

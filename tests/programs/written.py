@@ -96,8 +96,8 @@ class Written:
     def text(self) -> str:
         """Returns every function with float types in it, one line a node that has such a type or calls something.
 
-        `T=32>16` was changed, `+` was added, `x>16` is the cast of `x` to 16 bit; what is not marked is as it was. Integers are left out, and constants that were
-        there before.
+        `T=32>16` was changed, `+` was added, `x>16` is the cast of `x` to 16 bit; what is not marked is as it was. Integers are left out, and constants
+        that were there before.
         """
         short = _short_names(self.versions)
         text = "\n".join(line for name, version in self.versions.items() for line in _lines(version, short[name], short))

@@ -103,7 +103,7 @@ def test_nothing_is_hoisted_at_tensorflows_level(weight: tf.Variable) -> None:
 
 
 def casts_of_weights(function: Callable[[tf.Tensor], tf.Tensor], *weights: tf.Variable) -> int:
-    """Returns how many casts of variables a call of the converted function runs, in loops at every step, after checking what two calls give and leave behind."""
+    """Returns how many casts of variables a call of the converted function runs, loops step by step, after checking what two calls give and leave."""
     start, results = [weight.numpy() for weight in weights], []
     for on in (False, True):
         for weight, value in zip(weights, start, strict=True):

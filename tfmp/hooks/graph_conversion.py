@@ -74,7 +74,7 @@ def add_converted(shadow: Shadow, operations: Sequence[Any], results: Sequence[T
     with notices.falling_back("graph", settings.strict, what="the graph of a tf.compat.v1.Session"), engine.without_garbage_collection():
         cut = shadow.fragment(operations, results)
         graphs = _graphs(session.graph)
-        converted = engine.convert(from_graph(cut.graph), settings, cut.added | set(fed), graphs.get)
+        converted = engine.convert(from_graph(cut.graph), settings, cut.added | set(fed), graphs.get, feedable=True)
         record = make_record(converted, conversion.Shapes(graphs), _Details(session.graph, operations, results, fed, settings))
         conversion.account(converted, dataclasses.replace(record, function=ROOT))
         if settings.log_path:
@@ -103,7 +103,7 @@ class _Details:
             return None
         cut = cut_out(graph, [*map(graph.get_operation_by_name, self._names)], self._results)
         graphs = _graphs(graph)
-        return describe(engine.convert(from_graph(cut.graph), self._settings, cut.added | set(self._fed), graphs.get), graphs)
+        return describe(engine.convert(from_graph(cut.graph), self._settings, cut.added | set(self._fed), graphs.get, feedable=True), graphs)
 
 
 def _trial(session: BaseSession) -> Callable[[tf_api.GraphDef], None]:

@@ -12,16 +12,18 @@ from tfmp.program.shapes import Graphs, Sizes
 from tfmp.program.writes import read_once, writing_functions
 
 
-def move_edges(program: Program, fetches: Collection[str], graphs: Graphs) -> dict[str, Body]:
+def move_edges(program: Program, fetches: Collection[str], graphs: Graphs, *, feedable: bool = False) -> dict[str, Body]:
     """Returns the bodies of `program` with arithmetic moved or passed by, and with each variable read once.
 
     Args:
       program: not changed.
       fetches: nodes of a main graph that are fetched or fed; who reads one goes on reading it.
       graphs: finds the Python graph of a function.
+      feedable: whether any read of a variable in the main graph may be fed some day, so that each keeps its readers.
     """
     writing = writing_functions(program.bodies)
-    bodies = {name: read_once(rearranged(body, Sizes.of_body(body, graphs)), program.bodies, writing) for name, body in program.bodies.items()}
+    bodies = {name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()}
+    bodies = {name: body if feedable and not name else read_once(body, program.bodies, writing) for name, body in bodies.items()}
     if fetches:
         bodies[program.root] = _still_reading(fetches, program.bodies[program.root], bodies[program.root])
     return bodies
