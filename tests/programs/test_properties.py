@@ -1,4 +1,4 @@
-"""What must hold for every program: it verifies, runs, agrees, needs no second conversion, and never casts more often than body by body."""
+"""What must hold for every program: it verifies, runs, agrees, needs no second conversion, and casts no more often than body by body."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def executed_casts(root: str, definitions: Definitions, added: Callable[[str], s
 def _times(node: tf_api.NodeDef) -> list[tuple[str, int]]:
     """Returns the functions that a node calls, with how often it does."""
     if node.op in ("While", "StatelessWhile"):
-        trips = int(re.findall(r"loop_t(\d)x", node.name)[-1])
+        trips = max(1, int(re.findall(r"loop_t(\d)x", node.name)[-1]))  # a loop that makes none would forbid to cast its weights before it
         return [(node.attr["body"].func.name, trips), (node.attr["cond"].func.name, trips + 1)]
     return [(name, 1) for name in called_by(node)]
 
@@ -121,6 +121,15 @@ def test_signatures_stay_and_a_second_conversion_changes_nothing(program: Random
         assert [(arg.name, arg.type) for arg in old] == [(arg.name, arg.type) for arg in new]
     again = engine.convert_named(root, lambda name: written.versions[name].after, make_settings(dtype="float16", device="CPU"))
     assert not again.changed, str(Written(again).text())
+
+
+@RUNS
+@hypothesis.given(programs(), st.booleans())
+def test_no_more_is_cast_than_body_by_body(program: RandomProgram, with_gradient: bool) -> None:
+    """But for one cast in exchange for each list whose items, which wait for the backward part, are 16 bit for it."""
+    _, concrete = trace(program, with_gradient)
+    written = Written(tfmp.convert_function(concrete, dtype="float16"))
+    assert casts_together(written) <= casts_body_by_body(concrete, "float16") + len(list(written.nodes("EmptyTensorList", "TensorListReserve")))
 
 
 def test_casts_are_counted_by_trips_and_branches() -> None:

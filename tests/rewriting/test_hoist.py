@@ -228,6 +228,21 @@ def test_unrolled_recurrent_layers_cast_each_weight_once() -> None:
     assert casts_of_weights(lambda x: lstm(tf.stack([x] * 6, axis=1)), *weights) <= len(weights)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_in_a_graph_made_by_hand_reads_are_shared_only_if_writes_wait_for_them(ordered: bool) -> None:
+    """Nothing says that `first` comes before the assignment, but `second` does."""
+    with tf.Graph().as_default() as graph:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[4, 4], shared_name="w", name="w")
+        first, second = (tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name=name) for name in ("first", "second"))
+        out = tf.matmul(tf.nn.relu(tf.matmul(tf.constant(X.numpy()), first)), second)
+        with tf.control_dependencies([second, first] if ordered else [second]):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([4, 4]), name="write")
+        tf.identity(out, name="out")
+    plan = tfmp.convert_graph_def(graph.as_graph_def(), fetches=["out", "write"]).bodies[""].plan
+    moved = {(plan.body.names[move.reader[0]], plan.body.names[move.source[0]]) for move in plan.moves}
+    assert moved == ({("MatMul_1", "first")} if ordered else {("MatMul", "second")})
+
+
 def test_a_read_that_is_fed_reaches_its_own_reader() -> None:
     with tf.Graph().as_default() as graph:
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[4, 4], shared_name="w", name="w")

@@ -56,18 +56,27 @@ def late_nodes(body: Body, bodies: Mapping[str, Body], writing: frozenset[str]) 
     """
     if not OLD_CONTROL_FLOW.isdisjoint(body.ops):
         return frozenset(range(len(body)))
-    todo = list(_writers(body, bodies.keys() - writing))
-    found = set(todo)
+    return frozenset(_after(body, list(_writers(body, bodies.keys() - writing))))
+
+
+def _after(body: Body, starts: list[int]) -> set[int]:
+    """Returns `starts`, and what a path of tensors or control edges leads to from one of them."""
+    todo, found = starts, set(starts)
     readers: dict[int, list[int]] = {}
-    for node, edges in enumerate(body.inputs) if todo else ():
-        for source in (*(source for source, _ in edges), *(body.waits_for(node) if node in body.controlled else ())):
+    for node in range(len(body)) if starts else ():
+        for source in _before(body, node):
             readers.setdefault(source, []).append(node)
     while todo:
         for reader in readers.get(todo.pop(), ()):
             if reader not in found:
                 found.add(reader)
                 todo.append(reader)
-    return frozenset(found)
+    return found
+
+
+def _before(body: Body, node: int) -> list[int]:
+    """The nodes that `node` reads or waits for."""
+    return [*(source for source, _ in body.inputs[node]), *body.waits_for(node)]
 
 
 def writers_behind(body: Body, handle: Edge, bodies: Mapping[str, Body], writing: frozenset[str]) -> tuple[int, ...]:
@@ -79,6 +88,17 @@ def writers_behind(body: Body, handle: Edge, bodies: Mapping[str, Body], writing
         if handle in handles or not known or not handles:
             found.append(node)
     return tuple(found)
+
+
+def comes_first(body: Body, read: int, bodies: Mapping[str, Body], writing: frozenset[str]) -> bool:
+    """Returns whether all that may write to the variable that the node `read` reads waits for it. In a function that was traced it does, by an edge to the read or
+    to another such writer (`auto_control_deps.py`); in a graph that was put together by hand it may not.
+    """
+    left, waiting = set(writers_behind(body, body.origin(body.inputs[read][0]), bodies, writing)), {read}
+    while new := {node for node in left if not waiting.isdisjoint(_before(body, node))}:
+        left -= new
+        waiting |= new
+    return not left or left <= _after(body, [read])
 
 
 def _writers(body: Body, harmless: AbstractSet[str]) -> Iterator[int]:
@@ -115,7 +135,8 @@ def read_once(body: Body, bodies: Mapping[str, Body], writing: frozenset[str]) -
     first: dict[Edge, Edge] = {}
     for group in several:
         early = [node for node in group if node not in late]
-        free = next((node for node in early if node not in body.controlled), None)  # it waits for nothing, so that nothing can come to wait for itself
+        # One that waits for nothing, so that nothing can come to wait for itself.
+        free = next((node for node in early if node not in body.controlled and comes_first(body, node, bodies, writing)), None)
         if free is not None:
             first.update({(node, 0): (free, 0) for node in early if node != free})
     if not first:

@@ -17,7 +17,7 @@ from tfmp.graph.view import Body, Edge
 from tfmp.program.calls import CALLING_OPS, IMPLEMENTS, argument_ports
 from tfmp.program.program import Program
 from tfmp.program.unfold import Callee, Instance
-from tfmp.program.writes import HANDLES, READ, late_nodes, writers_behind, writing_functions
+from tfmp.program.writes import HANDLES, READ, comes_first, late_nodes, writers_behind, writing_functions
 from tfmp.rewriting.plan import ExtraArgument, HoistedRead, InsertCast, Plan
 
 
@@ -97,7 +97,7 @@ class _Work:
             body = plan.body
             for read in (cast.source[0] for cast in plan.casts if _is_of_read(body, cast)):
                 handle = body.origin(body.inputs[read][0])[0]
-                if body.ops[handle] in HANDLES and read not in body.controlled:
+                if body.ops[handle] in HANDLES and self._reads_first(number, read):
                     chain = [(number, handle)]
                     while (above := self._above(chain[-1])) is not None:
                         chain.append(above)
@@ -125,6 +125,11 @@ class _Work:
         if number not in self._late:
             self._late[number] = late_nodes(self._bodies[number], self._program.bodies, self._writing)
         return self._late[number]
+
+    def _reads_first(self, number: int, node: int) -> bool:
+        """Returns whether a read waits for nothing, and whatever writes to its variable waits for it."""
+        body = self._bodies[number]
+        return node not in body.controlled and comes_first(body, node, self._program.bodies, self._writing)
 
     def lift_out_of(self, outer: int, node: int, callees: Sequence[Callee]) -> None:
         """Moves the casts of variables' values that are worth it out of what `node` calls."""
@@ -160,7 +165,7 @@ class _Work:
         plan, body, handle = self.plans[outer], self._bodies[outer], self._bodies[outer].origin(made.handle)
         for cast in plan.casts:
             source = cast.source[0]
-            if _is_of_read(body, cast) and cast.target is made.target and source not in body.controlled and body.origin(body.inputs[source][0]) == handle:
+            if _is_of_read(body, cast) and cast.target is made.target and self._reads_first(outer, source) and body.origin(body.inputs[source][0]) == handle:
                 return cast.name
         alike = (read for read in plan.reads if not (read.argument or read.same_as or read.waits) and read.target is made.target)
         return next((read.cast_name for read in alike if body.origin(read.handle) == handle), "")
