@@ -91,8 +91,8 @@ def writers_behind(body: Body, handle: Edge, bodies: Mapping[str, Body], writing
 
 
 def comes_first(body: Body, read: int, bodies: Mapping[str, Body], writing: frozenset[str]) -> bool:
-    """Returns whether all that may write to the variable that the node `read` reads waits for it. In a function that was traced it does, by an edge to the read or
-    to another such writer (`auto_control_deps.py`); in a graph that was put together by hand it may not.
+    """Returns whether all that may write to the variable that the node `read` reads waits for it. In a function that was traced it does, by an edge to the read
+    or to another such writer (`auto_control_deps.py`); in a graph that was put together by hand it may not.
     """
     left, waiting = set(writers_behind(body, body.origin(body.inputs[read][0]), bodies, writing)), {read}
     while new := {node for node in left if not waiting.isdisjoint(_before(body, node))}:
