@@ -15,6 +15,7 @@ from tfmp import tf_api
 from tfmp.dtypes import FloatFormat
 from tfmp.graph.view import Body, Edge
 from tfmp.program.calls import CALLING_OPS, IMPLEMENTS, argument_ports
+from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.unfold import Callee, Instance
 from tfmp.program.writes import HANDLES, READ, comes_first, late_nodes, writers_behind, writing_functions
@@ -95,7 +96,7 @@ class _Work:
         chains: dict[Place, list[list[Place]]] = {}
         for number, plan in enumerate(self.plans):
             body = plan.body
-            for read in (cast.source[0] for cast in plan.casts if _is_of_read(body, cast)):
+            for read in (cast.source[0] for cast in _needed_casts_of_reads(plan)):
                 handle = body.origin(body.inputs[read][0])[0]
                 if body.ops[handle] in HANDLES and self._reads_first(number, read):
                     chain = [(number, handle)]
@@ -163,9 +164,9 @@ class _Work:
     def _same(self, outer: int, made: HoistedRead) -> str:
         """Returns the name of a cast in `outer` that gives what `made` would, "" if there is none."""
         plan, body, handle = self.plans[outer], self._bodies[outer], self._bodies[outer].origin(made.handle)
-        for cast in plan.casts:
+        for cast in _casts_of_reads(plan):
             source = cast.source[0]
-            if _is_of_read(body, cast) and cast.target is made.target and self._reads_first(outer, source) and body.origin(body.inputs[source][0]) == handle:
+            if cast.target is made.target and self._reads_first(outer, source) and body.origin(body.inputs[source][0]) == handle:
                 return cast.name
         alike = (read for read in plan.reads if not (read.argument or read.same_as or read.waits) and read.target is made.target)
         return next((read.cast_name for read in alike if body.origin(read.handle) == handle), "")
@@ -178,20 +179,26 @@ def _is_loop(callees: Sequence[Callee]) -> bool:
 def _moves(plan: Plan, loop: bool) -> Iterator[_Move]:
     """Yields the casts of reads in a body itself, and those that its own calls have moved to it; of a loop's body, those of handles that stay what they are."""
     body = plan.body
-    for cast in plan.casts:
-        like = body.protos[cast.source[0]]
-        if like is not None and _is_of_read(body, cast):
-            handle = body.origin(body.inputs[cast.source[0]][0])[0]
-            if _is_argument(body, handle, loop):
-                yield _Move(handle, cast.target, like, cast.readers, cast=cast)
+    for cast in _needed_casts_of_reads(plan):
+        handle, like = body.origin(body.inputs[cast.source[0]][0])[0], body.protos[cast.source[0]]
+        if like is not None and _is_argument(body, handle, loop):
+            yield _Move(handle, cast.target, like, cast.readers, cast=cast)
     for read in plan.reads:
         handle = body.origin(read.handle)[0]
         if not read.argument and not read.same_as and _is_argument(body, handle, loop):
             yield _Move(handle, read.target, read.like, read=read)
 
 
-def _is_of_read(body: Body, cast: InsertCast) -> bool:
-    return body.ops[cast.source[0]] == READ and not cast.constant and not cast.round_trip
+def _casts_of_reads(plan: Plan) -> list[InsertCast]:
+    """Returns the casts of variables' values."""
+    return [cast for cast in plan.casts if plan.body.ops[cast.source[0]] == READ and not (cast.constant or cast.round_trip)]
+
+
+def _needed_casts_of_reads(plan: Plan) -> list[InsertCast]:
+    """Returns the casts of variables' values that TensorFlow will not prune."""
+    found = _casts_of_reads(plan)
+    dead = frozenset(dead_nodes(plan.body)) if found else frozenset()
+    return [cast for cast in found if any(reader not in dead for reader, _ in cast.readers)]
 
 
 def _is_argument(body: Body, node: int, loop: bool) -> bool:
