@@ -51,7 +51,7 @@ def convert(
       settings: `dtype` and `device` must be decided (not "auto").
       fetches: names of nodes of a main graph whose types must stay.
       graphs: finds the Python graph of a function, for the shapes of its tensors.
-      feedable: whether any tensor of a main graph may be fed later (a Session's graph); see `moves.move_edges`.
+      feedable: whether the main graph is a Session's: any tensor of it may be fed, and it may grow (see `moves.move_edges` and `hoist_reads`).
 
     Raises:
       SettingsError: `dtype` or `device` is "auto".
@@ -115,7 +115,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     plans = [make_plan(colouring, target, exact=exact, emulate=settings.emulate) for colouring in coloured]
     plans = [_with_moves(plan, before.bodies[instance.function]) for plan, instance in zip(plans, instances, strict=True)]
     if not exact and not settings.emulate:
-        plans = hoist_reads(program, instances, plans)
+        plans = hoist_reads(program, instances, plans, grows=feedable)
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         original = program.definitions[instance.function]

@@ -10,6 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tfmp
+from tfmp import engine
+from tfmp.program.program import from_graph
+from tfmp.settings import make_settings
 
 X = tf.constant(np.linspace(-1, 1, 8).reshape(2, 4).astype("float32"))
 
@@ -252,3 +255,15 @@ def test_a_read_that_is_fed_reaches_its_own_reader() -> None:
     for feeds, moved in ((["second:0"], False), ([], True)):
         conversion = tfmp.convert_graph_def(graph.as_graph_def(), fetches=["out"], feeds=feeds)
         assert bool(conversion.bodies[""].plan.moves) is moved
+
+
+def test_functions_share_no_cast_in_a_graph_that_may_grow() -> None:
+    """An assignment that is added to a Session's graph later cannot wait for a read that nobody knows of."""
+    with tf.Graph().as_default() as graph:
+        variable = tf.compat.v1.get_variable("w", [4, 4], use_resource=True)
+        inner = tf.function(lambda x: tf.tanh(x @ variable))
+        tf.identity(inner(inner(tf.constant(X.numpy()))), name="out")
+    program = from_graph(graph.as_graph_def())
+    for grows, handed_over in ((True, 0), (False, 2)):
+        conversion = engine.convert(program, make_settings(dtype="float16", device="CPU"), {"out"}, feedable=grows)
+        assert len(conversion.bodies[""].plan.reads) == handed_over

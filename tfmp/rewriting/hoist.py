@@ -22,9 +22,12 @@ from tfmp.program.writes import HANDLES, READ, comes_first, late_nodes, writers_
 from tfmp.rewriting.plan import ExtraArgument, HoistedRead, InsertCast, Plan
 
 
-def hoist_reads(program: Program, instances: Sequence[Instance], plans: Sequence[Plan]) -> list[Plan]:
-    """Returns `plans` with the casts of weights moved to callers where that saves casts and cannot be noticed, innermost calls first."""
-    work = _Work(program, instances, plans)
+def hoist_reads(program: Program, instances: Sequence[Instance], plans: Sequence[Plan], *, grows: bool = False) -> list[Plan]:
+    """Returns `plans` with the casts of weights moved to callers where that saves casts and cannot be noticed, innermost calls first.
+
+    With `grows`, what writes to variables may yet be added to a main graph, and could not be made to wait for a read there: functions share no casts in it.
+    """
+    work = _Work(program, instances, plans, grows)
     for number in reversed(range(len(instances))):
         for node, callees in instances[number].calls.items():
             work.lift_out_of(number, node, callees)
@@ -59,9 +62,9 @@ class _Work:
       plans: instance to plan.
     """
 
-    def __init__(self, program: Program, instances: Sequence[Instance], plans: Sequence[Plan]) -> None:
+    def __init__(self, program: Program, instances: Sequence[Instance], plans: Sequence[Plan], grows: bool) -> None:
         self.plans = list(plans)
-        self._program, self._instances = program, instances
+        self._program, self._instances, self._grows = program, instances, grows
         self._bodies = [plan.body for plan in plans]
         self._writing = writing_functions(program.bodies) if any(instance.calls for instance in instances) else frozenset()
         self._callers = self._single_callers()
@@ -116,7 +119,7 @@ class _Work:
         if caller is None or caller[2] != "f" or argument >= self._bodies[number].arguments:
             return None
         outer, node, _ = caller
-        if not self._quiet(self._instances[outer].calls[node]) or node in self._late_in(outer):
+        if (self._grows and not self._bodies[outer].name) or not self._quiet(self._instances[outer].calls[node]) or node in self._late_in(outer):
             return None
         body = self._bodies[outer]
         source = body.origin(body.inputs[node][argument_ports(body, node)[argument]])[0]
