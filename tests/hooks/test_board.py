@@ -84,6 +84,18 @@ def test_gradients_are_counted_as_those_of_the_scaled_loss(family: Family, tmp_p
     assert shares[2.0**15][0] < shares[1.0][0]
 
 
+@pytest.mark.parametrize("family", KERASES[:2], ids=lambda family: family.name)
+def test_the_callback_of_either_keras_serves_models_of_both(family: Family, tmp_path: pathlib.Path) -> None:
+    """Also for counting: the optimizers of the two are given scaled and unscaled gradients."""
+    other = TfKerasMixedPrecisionBoard if family.keras is keras else MixedPrecisionBoard
+    model = make_model(family, wrap(family.sgd(0.0), 2.0**15))
+    model.fit(X * 2.0**-30, Y, batch_size=16, verbose=0, validation_data=(X, Y), callbacks=[other(str(tmp_path), every=1)])
+    found = written(tmp_path)
+    assert found["loss_scale/scale"] == {1: 2.0**15}
+    shares = {what: found[f"gradients/{what}/{layer(family, 'first')}"][1] for what in ("underflow", "subnormal")}
+    assert shares["underflow"] < 0.5 < shares["subnormal"]  # 2^-30 times 2^15 is 2^-15, between 2^-24 and 2^-14; times 1 or 2^30 it is not
+
+
 @families
 def test_an_optimizer_without_a_loss_scale_is_watched_too(family: Family, tmp_path: pathlib.Path) -> None:
     model = make_model(family, family.sgd(0.1))

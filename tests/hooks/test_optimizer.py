@@ -32,7 +32,7 @@ def test_wraps_and_switches_the_rewrite_on(make: object) -> None:
     optimizer = make()  # type: ignore[operator]
     wrapped = tfmp.enable_mixed_precision_graph_rewrite(optimizer)
     assert is_wrapped(wrapped)
-    assert activation.current().graph_rewrite and not activation.current().loss_scaling
+    assert activation.current().graph_rewrite and activation.current().loss_scaling
     assert activation.current().settings.dtype == "float16"
     assert is_attached(tf.function(lambda x: x @ x).get_concrete_function(tf.ones([2, 2])))
     tfmp.disable_mixed_precision_graph_rewrite()
@@ -50,6 +50,24 @@ def test_nothing_is_switched_on_for_what_is_no_optimizer() -> None:
 def test_rewrite_without_an_optimizer() -> None:
     assert tfmp.enable_mixed_precision_graph_rewrite() is None
     assert activation.current().graph_rewrite
+
+
+@pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: family.__name__)
+@pytest.mark.parametrize("before", [None, True, False], ids=["", "after enable", "after enable(loss_scaling=False)"])
+def test_a_second_model_is_not_left_without_a_scale(family: Any, before: bool | None) -> None:
+    """Its steps are rewritten to float16 as well, although only the optimizer of the first was wrapped by hand."""
+    if before is not None:
+        tfmp.enable(loss_scaling=before)
+    first, second = (family.Sequential([family.layers.Input((4,)), family.layers.Dense(2)]) for _ in range(2))
+    first.compile(tfmp.enable_mixed_precision_graph_rewrite(family.optimizers.SGD(), 128), "mse")
+    second.compile("sgd", "mse")
+    assert float(first.optimizer.scale) == 128
+    assert is_wrapped(second.optimizer) == (before is not False)
+
+
+def test_without_a_scale_others_are_left_without_one_too() -> None:
+    tfmp.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD(), None)
+    assert activation.current().graph_rewrite and not activation.current().loss_scaling
 
 
 @pytest.mark.parametrize(("loss_scale", "expected"), [("dynamic", 2.0**15), (128, 128.0)])

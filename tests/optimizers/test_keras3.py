@@ -46,7 +46,7 @@ def test_wrapping_twice_is_refused() -> None:
 
 
 def test_other_things_cannot_be_wrapped() -> None:
-    with pytest.raises(TypeError, match="inner_optimizer='adam' is a str, not a Keras 3 optimizer."):
+    with pytest.raises(TypeError, match="inner_optimizer=.adam. is a str, not a Keras 3 optimizer; tfmp.enable_mixed_precision_graph_rewrite wraps"):
         LossScaleOptimizer("adam")  # type: ignore[arg-type]
 
 

@@ -153,7 +153,7 @@ class _Converter:
 
     def _outcome(self, root: Root, program: Program, tallies: Mapping[str, Tally]) -> Outcome:
         fetches = root.fetches & set(program.bodies[program.root].names)
-        conversion = engine.convert(program, self._options.settings, fetches)
+        conversion = engine.convert(program, self._options.settings, fetches, self._shapes.graph)
         total, counted = tally(conversion, self._shapes), set[str]()
         for instance, runs in zip(conversion.instances, conversion.runs, strict=True):
             for _, names in call_nodes(program.bodies[instance.function]):

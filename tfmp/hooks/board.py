@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -80,15 +80,13 @@ def _write_shares(layers: Mapping[str, GradientCounts]) -> None:
 
 
 class BoardRules(MonitorRules):
-    """What a Keras callback needs to fill TensorBoard; each family mixes it with its own `Callback`. Beside what `MonitorRules` writes:
+    """What a Keras callback needs to fill TensorBoard; each family mixes it with its own `Callback`, and either serves models of both. Beside what
+    `MonitorRules` writes:
 
     - `gradients/zeros/<layer>`, `gradients/underflow/<layer>`, `gradients/subnormal/<layer>` and `gradients/overflow/<layer>`: the share of the elements of
       the layer's gradients, of the scaled loss, that are zero; smaller than float16's smallest number; so small that float16 loses digits; too large;
     - `tfmp/report`: the report of what was converted, as text, after the first epoch in which something was.
     """
-
-    #: Whether optimizers of the family are given gradients of the scaled loss, or unscaled ones.
-    gets_scaled: ClassVar[bool]
 
     def __init__(self, log_dir: str, every: int = 100, gradients: bool = True, rewrite: bool = True, at_floor: str = "warn", patience: int = 10) -> None:
         """Sets what to write.
@@ -118,7 +116,7 @@ class BoardRules(MonitorRules):
             model.train_function = None
 
     def _scale_of(self, optimizer: Any) -> Any:
-        if self.gets_scaled or not isinstance(optimizer, Readings):
+        if getattr(optimizer, "takes_scaled", False) or not isinstance(optimizer, Readings):
             return lambda: 1.0
         return lambda: optimizer.scale
 

@@ -9,5 +9,3 @@ from tfmp.hooks.board import BoardRules
 
 class MixedPrecisionBoard(BoardRules, keras.callbacks.Callback):
     """A Keras 3 callback that shows mixed precision in TensorBoard; see `BoardRules`."""
-
-    gets_scaled = True

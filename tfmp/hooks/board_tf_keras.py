@@ -9,5 +9,3 @@ from tfmp.hooks.board import BoardRules
 
 class TfKerasMixedPrecisionBoard(BoardRules, tf_keras.callbacks.Callback):
     """A tf_keras callback that shows mixed precision in TensorBoard; see `BoardRules`."""
-
-    gets_scaled = False

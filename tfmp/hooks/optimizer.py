@@ -13,7 +13,8 @@ def enable_mixed_precision_graph_rewrite(opt: Any = None, loss_scale: Any = "dyn
     """Switches the graph rewrite on and returns `opt` wrapped in a loss scale, ready for `model.compile` or `minimize`.
 
     The counterpart of `tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite`. Where the 16-bit type is bfloat16, whose range is that of
-    float32, the wrapper does not scale.
+    float32, the wrapper does not scale. Models that are compiled with other optimizers from now on are rewritten, too, and so get a loss scale as after
+    `tfmp.enable`, unless loss scaling was switched off before, or `loss_scale` is None.
 
     Args:
       opt: a Keras 3, tf_keras or `tf.compat.v1.train` optimizer; None switches the rewrite on without one.
@@ -31,7 +32,8 @@ def enable_mixed_precision_graph_rewrite(opt: Any = None, loss_scale: Any = "dyn
     wrapped = None if opt is None else _wrap(opt, loss_scale)
     asked = activation.current()
     settings = asked.settings
-    activation.enable(loss_scaling=False, **{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+    scaling = asked.loss_scaling or (not asked.graph_rewrite and loss_scale is not None)
+    activation.enable(loss_scaling=scaling, **{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
     return wrapped
 
 

@@ -27,6 +27,9 @@ class InnerProxy(Readings, _TrackableProxy):
     #: Attribute of the instance that holds the inner optimizer.
     _inner_attribute: ClassVar[str]
 
+    #: Whether `apply_gradients` takes gradients of the scaled loss, and unscales them, or gradients that are unscaled.
+    takes_scaled: ClassVar[bool] = False
+
     #: Whether the optimizers of the family cast gradients to the dtype of the variable themselves.
     casts_gradients: ClassVar[bool] = False
 

@@ -67,6 +67,16 @@ class MonitorRules:
         self._batches = 0
         self._reported = False
 
+    def _implements_train_batch_hooks(self) -> bool:
+        """What tf_keras asks every callback, those that come from Keras 3 too, so that either callback serves models of both."""
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts anew."""
         self._batches, self._reported = 0, False
