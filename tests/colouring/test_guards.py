@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -63,9 +64,24 @@ def test_tiny_elements_count_in_small_constants_only(size: int, expected: bool) 
 
 @given(values=st.lists(singles, min_size=guards.FEW + 1, max_size=40), target=formats)
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
-def test_in_large_constants_only_overflow_counts(values: list[float], target: FloatFormat) -> None:
+def test_in_large_constants_only_overflow_and_tables_of_whole_numbers_count(values: list[float], target: FloatFormat) -> None:
     expected = any(math.isfinite(value) and math.isinf(rounded(value, target)) for value in values)
+    if all(math.isfinite(value) and value == int(value) and abs(value) <= 2**24 for value in values) and len(set(values)) > 2:
+        expected = expected or any(rounded(value, target) != value for value in values)
     assert guards.rounds_badly(np.asarray(values, np.float32), target) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "half", "brain"),
+    [
+        (np.arange(2049), False, True), (np.arange(2050), True, True), (np.arange(257), False, False), (np.arange(258), False, True),
+        (np.arange(100) * 4096, True, False),  # beyond 65504; multiples that eight bits hold
+        ([0, 4097, 0, 4097], False, False), ([0.5, 4097, 4099, 4101], False, False), ([0, 2.0**25 + 4, 5], True, False),
+    ],
+)  # fmt: skip
+def test_a_table_of_whole_numbers_is_not_rounded(values: Any, half: bool, brain: bool) -> None:
+    found = np.asarray(values, np.float32)
+    assert (guards.rounds_badly(found, FLOAT16), guards.rounds_badly(found, BFLOAT16)) == (half, brain)
 
 
 def test_an_empty_constant_is_fine() -> None:

@@ -247,6 +247,9 @@ def holds_exactly(values: np.ndarray, target: FloatFormat) -> bool:
     return bool(np.array_equal(tf_api.rounded(values, target.number), values, equal_nan=True))
 
 
+LARGEST_WHOLE = 2.0**24
+"""Beyond this float32 itself does not hold every whole number (24 bits of significand, IEEE 754)."""
+
 SMALL = 64
 """Bytes of a serialised tensor up to which the answer is remembered: a graph has few different scalars, many times each."""
 
@@ -263,11 +266,19 @@ def overflows(values: np.ndarray, target: FloatFormat) -> bool:
 
 def rounds_badly(values: np.ndarray, target: FloatFormat) -> bool:
     """Returns whether rounding to `target` makes a finite value infinite, or, in an array of at most `FEW` elements, a non-zero value so small that
-    nothing can be divided by it (its reciprocal is infinite in `target`), or one that is not 1 into 1. `values` is float32.
+    nothing can be divided by it (its reciprocal is infinite in `target`), or one that is not 1 into 1; and whether `values` are a table of whole numbers (ids,
+    positions, counts), not all of which `target` holds. `values` is float32.
     """
-    if overflows(values, target):
+    if overflows(values, target) or is_inexact_table(values, target):
         return True
     rounded = tf_api.rounded(values, target.number)
     vanished = (np.abs(rounded) < 1 / target.largest) & (values != 0)
     became_one = (np.abs(rounded) == 1) & (np.abs(values) != 1)
     return values.size <= FEW and bool(np.any(vanished | became_one))
+
+
+def is_inexact_table(values: np.ndarray, target: FloatFormat) -> bool:
+    """Returns whether the float32 `values` are whole numbers that float32 holds and `target` does not. Two different values make a mask, not a table."""
+    if not values.size or not target.largest_integer < float(np.max(np.abs(values))) <= LARGEST_WHOLE:
+        return False
+    return bool(np.all(values == np.rint(values))) and not holds_exactly(values, target) and np.unique(values).size > 2

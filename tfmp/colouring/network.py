@@ -23,6 +23,9 @@ SHARING = frozenset({
 })  # fmt: skip
 """Ops that hand on their input's buffer, or look at its shape only: they move no bytes."""
 
+LOOKUPS = frozenset({"Gather", "GatherNd", "GatherV2", "Slice", "StridedSlice"})
+"""Ops that read of their first input no more than they write."""
+
 WIDE, NARROW = 4, 2
 """Bytes of a float32 and of a 16-bit number."""
 
@@ -118,8 +121,9 @@ class Network:
             if place == FLOAT or vertex in graph.tied or body.ops[node] in SHARING or not canvas.weight(node):
                 continue
             slot, layout = vertex - graph.first[node], body.layouts[node]
-            elements = sum(sizes.elements(edge) for edge, number in zip(body.inputs[node], layout.inputs, strict=True) if number == slot)
-            elements += sum(sizes.elements((node, port)) for port, number in enumerate(layout.outputs) if number == slot)
+            made = sum(sizes.elements((node, port)) for port, number in enumerate(layout.outputs) if number == slot)
+            read = sum(sizes.elements(edge) for edge, number in zip(body.inputs[node], layout.inputs, strict=True) if number == slot)
+            elements = made + (min(read, made) if body.ops[node] in LOOKUPS else read)
             removes_a_cast = body.ops[node] == "Cast" and body.types[node][1] == target
             saved: float = elements * (WIDE + NARROW) + PER_CAST if removes_a_cast else elements * (WIDE - NARROW)
             if body.ops[node] in WRITERS or body.ops[node] in READERS:  # what is on a list waits, and lists are what recurrent layers fill memory with
