@@ -21,9 +21,9 @@ MODELS = ["module", "training", "keras3", "with_optimizer", "old_references", "o
 HALF = {
     "module": {"weight", "bias", "rows", "square", "layers/0/kernel", "layers/1/kernel"},
     "training": {"bias", "rows", "square", "layers/0/kernel", "layers/1/kernel"},
-    "with_optimizer": {"layer_with_weights-0/kernel", "layer_with_weights-2/kernel"},
-    "old_references": {"net/weight", "net/rows"},
-    "old_resources": {"net/weight", "net/rows"},
+    "with_optimizer": {"layer_with_weights-0/kernel", "layer_with_weights-0/bias", "layer_with_weights-2/kernel"},
+    "old_references": {"net/weight", "net/bias", "net/rows"},
+    "old_resources": {"net/weight", "net/bias", "net/rows"},
 }
 """Which weights are stored in float16. Not: what a function or an optimizer in the file may change, what is added in float32, slots and counters."""
 

@@ -66,6 +66,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="NAME", action="append", dest="outputs", help="an output of a frozen graph; may be repeated (default: what nothing reads)")
     add("--import", metavar="MODULE", action="append", dest="modules", help="import MODULE first, for the ops that it registers; may be repeated")
     add("--details", action="store_true", help="print every program, op type and weight")
+    add("--report", metavar="FILE", help="also save layers, reasons, casts, memory and advice: .html (with the graph), .json, .md, .txt or .overlay.json")
 
 
 def convert(arguments: argparse.Namespace) -> int:
@@ -84,7 +85,10 @@ def explain(arguments: argparse.Namespace) -> int:
     return _run("explain", arguments, lambda: find(arguments.source), lambda home, options: home.explain(arguments.source, **options))
 
 
-NOT_OPTIONS = ("command", "source", "target", "details")
+NOT_OPTIONS = ("command", "source", "target", "details", "report")
+
+REPORT_FORMS = (".html", ".overlay.json", ".json", ".md", ".txt")
+"""Ends of names of `tfmp.reports.account.FORMS`, which is not imported before TensorFlow is needed."""
 
 
 def _run(name: str, arguments: argparse.Namespace, look: Callable[[], object], carry_out: Callable[[Any, dict[str, Any]], Any]) -> int:
@@ -93,6 +97,7 @@ def _run(name: str, arguments: argparse.Namespace, look: Callable[[], object], c
     try:
         make_options(**{key: value for key, value in options.items() if key not in ("check", "force")})
         look()
+        _check_report(arguments.report)
         with _muted():
             home = importlib.import_module("tfmp.files.convert")
         with _progress() as progress:
@@ -104,9 +109,24 @@ def _run(name: str, arguments: argparse.Namespace, look: Callable[[], object], c
     from rich.console import Console
 
     report.render(Console(), details=arguments.details)
+    if arguments.report is not None:
+        try:
+            report.account.save(arguments.report)
+        except OSError as error:
+            return _complain(name, f"report {arguments.report!r} cannot be written: {error.strerror}.", NOT_WRITTEN)
     if not report.converted:
         return _complain(name, f"nothing in {report.source} can be in 16 bit; `tfmp explain --details` says why.", NOTHING)
     return DONE if report.agrees else _complain(name, EXIT_CODES[CHECK_FAILED], CHECK_FAILED)
+
+
+def _check_report(path: str | None) -> None:
+    if path is None:
+        return
+    if not path.endswith(REPORT_FORMS):
+        raise SettingsError(f"report is {path!r}; its name must end with one of {', '.join(REPORT_FORMS)}.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise TargetError(f"report {path!r} cannot be written: there is no folder {folder!r}.")
 
 
 def _complain(name: str, message: str, code: int) -> int:

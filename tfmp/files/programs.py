@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from tfmp import engine, tf_api
 from tfmp.conversion import Conversion
@@ -41,12 +42,14 @@ class Outcome:
       tally: what it comes to, with the programs that it calls.
       failure: why it could not be converted, or "".
       conversion: what was decided; functions that are programs of their own may be left out. None if it could not be converted.
+      graphs: what TensorFlow made of the functions of the file, by name, for the shapes of tensors.
     """
 
     root: Root
     tally: Tally
     failure: str = ""
     conversion: Conversion | None = None
+    graphs: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
 Progress = Callable[[str, int, int], None]
@@ -153,7 +156,7 @@ class _Converter:
 
     def _outcome(self, root: Root, program: Program, tallies: Mapping[str, Tally]) -> Outcome:
         fetches = root.fetches & set(program.bodies[program.root].names)
-        conversion = engine.convert(program, self._options.settings, fetches, self._shapes.graph)
+        conversion = engine.convert(program, self._options.settings, fetches, self._shapes.graphs.get)
         total, counted = tally(conversion, self._shapes), set[str]()
         for instance, runs in zip(conversion.instances, conversion.runs, strict=True):
             for _, names in call_nodes(program.bodies[instance.function]):
@@ -161,7 +164,7 @@ class _Converter:
                     if name in tallies and name not in program.bodies:
                         total = total.with_calls(tallies[name], runs, again=name in counted)
                         counted.add(name)
-        return Outcome(root, total, conversion=conversion)
+        return Outcome(root, total, conversion=conversion, graphs=self._shapes.graphs)
 
 
 def _without(program: Program, functions: frozenset[str]) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,7 +15,8 @@ from tfmp.files.check import Difference
 from tfmp.files.programs import Outcome
 from tfmp.files.source import Sizes
 from tfmp.files.weights import Weight
-from tfmp.reports.account import kept_allow_ops
+from tfmp.reports.account import Record, Report, kept_allow_ops, report_on
+from tfmp.reports.words import why
 
 WIDTH = 160
 """Characters in a line of `str(report)`."""
@@ -64,14 +66,23 @@ class FileReport:
         """Whether nothing that the comparison found speaks against the converted file: every output has the original's shape and is finite where that is."""
         return not any(difference.problem for difference in self.differences)
 
+    @functools.cached_property
+    def account(self) -> Report:
+        """What `tfmp.report()` says of programs that ran, of those of the file: layers, reasons, casts, memory, advice, and the graph, to print or to save as
+        a page or as JSON. Worked out when it is first asked for, which takes as long as the conversion did.
+        """
+        return Report(_record(outcome) for outcome in self.programs if outcome.conversion is not None)
+
     def render(self, console: rich.console.Console, details: bool = False) -> None:
-        """Prints the report; with `details`, every program, weight and reason."""
+        """Prints the report, before anything is written with the layers of the program that computes most; with `details`, every program, weight and reason."""
         name = f"{self.source} ({self.kind}) for {self.device} in {self.dtype}"
         console.print(name + (f" -> {self.target}" if self.target else ""), highlight=False, markup=False, soft_wrap=True)
         console.print(_programs(self.programs, details))
         for outcome in self.programs:
             if outcome.failure:
                 console.print(f"not converted: {outcome.root.label}: {outcome.failure}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        if details or not self.target:
+            console.print(_largest(self.account, None if details else 1))
         if details:
             console.print(_ops(self.programs, self.dtype))
         for line in _kept(self.programs):
@@ -107,6 +118,20 @@ def _programs(programs: Sequence[Outcome], details: bool) -> rich.table.Table:
     return table
 
 
+def _record(outcome: Outcome) -> Record:
+    """Under the name by which users reach the program."""
+    (record,) = report_on(outcome.conversion, graphs=outcome.graphs)
+    details = dataclasses.replace(record.details(), function=outcome.root.label)
+    return dataclasses.replace(record, function=outcome.root.label, source=lambda: details)
+
+
+def _largest(account: Report, number: int | None) -> Report:
+    """Returns the programs that compute most by themselves; signatures mostly only call another function."""
+    found = [(record, details) for record, details in zip(account, account.details, strict=True) if details is not None and details.converted]
+    ordered = sorted(found, key=lambda one: (-one[1].flops, -one[1].total))
+    return Report(record for record, _ in ordered[:number])
+
+
 def _is_signature(outcome: Outcome) -> bool:
     return outcome.root.label.startswith("signatures.") or not outcome.root.function
 
@@ -120,12 +145,12 @@ def _ops(programs: Iterable[Outcome], dtype: str) -> rich.table.Table:
             if not decision.attribute.startswith("fixed"):
                 counts[decision.op, decision.converted] += 1
                 if not decision.converted:
-                    reasons[decision.op][decision.reason.partition(": ")[2].partition(" (through")[0]] += 1
+                    reasons[decision.op][why(decision, None, False).partition(" (through")[0]] += 1
     table = _table("op", f">in {dtype}", ">in float32", "why in float32")
     ops = sorted({op for op, _ in counts}, key=lambda op: (-counts[op, True] - counts[op, False], op))
     for op in ops:
-        why = "; ".join(f"{reason} ({count})" if len(reasons[op]) > 1 else reason for reason, count in reasons[op].most_common(3))
-        table.add_row(op, f"{counts[op, True]:,}", f"{counts[op, False]:,}", why)
+        listed = "; ".join(f"{reason} ({count})" if len(reasons[op]) > 1 else reason for reason, count in reasons[op].most_common(3))
+        table.add_row(op, f"{counts[op, True]:,}", f"{counts[op, False]:,}", listed)
     return table
 
 

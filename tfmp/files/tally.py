@@ -68,9 +68,10 @@ class Shapes:
         """Raises `FileError` if TensorFlow cannot read `graph`."""
         self._graphs = import_all(graph, "TensorFlow cannot read the graph", FileError)
 
-    def graph(self, function: str) -> Any:
-        """Returns the graph that TensorFlow made of a function ("": of the main graph), or None if it does not know the function."""
-        return self._graphs.get(function)
+    @property
+    def graphs(self) -> Mapping[str, Any]:
+        """The graph that TensorFlow made of each function, by name, and of the main graph, under ""."""
+        return self._graphs
 
     def __call__(self, function: str, node: str) -> tuple[list[Shape], Shape] | None:
         """Returns the shapes of the inputs and of the first output of a node, or None if TensorFlow does not know the node."""

@@ -35,6 +35,10 @@ class GraphEditor:
         self.touched.add(number)
         return self._nodes[number - self.body.arguments]
 
+    def forget_shapes(self, number: int) -> None:
+        """Takes away the shapes of its results from a node of a saved function whose results have others now: TensorFlow refuses a node with wrong ones."""
+        self.node(number).attr.pop("_output_shapes", None)
+
     def retype(self, number: int, slot: Slot, dtype: int) -> None:
         """Sets one type attribute, or the type of an argument or result; a node that the body read as a newer op becomes that op."""
         if self.body.protos[number] is None:

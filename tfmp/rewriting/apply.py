@@ -29,6 +29,8 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
     editor = GraphEditor(plan.body, original)
     for move in plan.moves:
         editor.redirect(move.reader, plan.body.tensor_name(move.source))
+    for node in plan.body.resized if plan.moves else ():
+        editor.forget_shapes(node)
     for retype in plan.retypes:
         editor.retype(retype.node, retype.slot, retype.dtype)
     for cast in plan.casts:
