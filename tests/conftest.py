@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def artefacts() -> pathlib.Path:
+    """The folder in which tests leave what a person should look at; it stays, and git ignores it."""
+    folder = ROOT / "build" / "artefacts"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def digits() -> numerics.Ranges:
     return numerics.calibrate(model, [(images[start : start + 64], data.target[start : start + 64]) for start in range(0, 256, 64)])
 
 
-def test_the_share_of_gradients_that_float16_loses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_share_of_gradients_that_float16_loses(capsys: pytest.CaptureFixture[str], artefacts: pathlib.Path) -> None:
     gradients = digits().counts([record.ACTIVATION_GRADIENT], without=record.HANDS_ON)
     scale = numerics.proposed_loss_scale(digits())
     with capsys.disabled():
@@ -39,6 +39,7 @@ def test_the_share_of_gradients_that_float16_loses(capsys: pytest.CaptureFixture
             f"\ndigits, activation gradients: {gradients.zeros / gradients.elements:.1%} zero; of the others {gradients.share_below(-24):.3%} below 2^-24, "
             f"{gradients.share_below(-14):.2%} below 2^-14; proposed loss scale {scale:g}"
         )
+    numerics.plot(digits(), artefacts / "ranges-of-digits.png")  # to be looked at
     shift = int(np.log2(scale))
     assert gradients.share_below(-14) > 0.05 > 0.01 > gradients.share_below(-14 - shift)
     assert gradients.largest * scale < 65504 < gradients.largest * scale * 64

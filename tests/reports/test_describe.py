@@ -82,6 +82,13 @@ def test_reasons_name_the_op_and_what_it_pulled_along() -> None:
     assert node(moved, "model/a/relu").reason == "you put it on the denylist"
 
 
+def test_variables_and_constants_are_not_blamed_on_lists() -> None:
+    whys = [why.reason for layer in details("keras").layers for why in layer.why]
+    assert "ReadVariableOp: variables stay in float32; what reads one in 16 bit gets a cast copy" in whys
+    assert any(why.startswith("Assign") and why.endswith("variables stay in float32, and so does what is written to them") for why in whys)
+    assert not [why for why in whys if "on no list" in why and ("Variable" in why or "Const" in why)]
+
+
 def test_every_op_of_the_denylist_has_a_reason_of_its_own() -> None:
     lists = tfmp.Settings().lists("float16")
     assert lists.ops("deny") == set(WHY_DENIED)

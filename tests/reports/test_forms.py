@@ -29,7 +29,7 @@ PLAIN = """\
 main graph: converted 2 of 9 nodes to float16, 100.0% of matmul FLOPs, 2 casts, in 0 ms
   one run: 6.14 kFLOP in products, 1.28 kB written by casts, 1.22 kB written in all before and 1.98 kB after
   layer       16 bit  float32   FLOPs  in 16 bit      casts  written    after  why in float32
-  model/a          2        1  100.0%       100%  1 (512 B)  1.02 kB  1.02 kB  Const: the op is on no list
+  model/a          2        1  100.0%       100%  1 (512 B)  1.02 kB  1.02 kB  Const: a constant stays as it is; what reads it in 16 bit
   model/b          0        3                                  192 B    192 B  Mean: sums must stay in float32; pulled 2 neighbours with it
   (no layer)       0        2                     1 (768 B)      0 B    768 B  Identity: is an argument, a result or fetched, whose type must stay, or runs on
   advice: too small to gain: in 16 bit its 6.14 kFLOP are done about 0.00 microseconds sooner on an NVIDIA V100, and its 2 casts take at least

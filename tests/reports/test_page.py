@@ -1,6 +1,6 @@
 """The HTML page in a headless Chromium: what it says, searching, sorting, opening and closing, light and dark, and 20,000 nodes.
 
-Screenshots are kept in pytest's temporary folder, where a person can look at them: `report-page*/`.
+Screenshots are kept where a person can look at them, in `build/artefacts/report-*.png`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_names_cannot_break_out_of_the_data() -> None:
     assert text.count("</script>") == 2 and "alert(1)" in text
 
 
-def test_summary_advice_and_warnings(opened: Browser, pictures: pathlib.Path) -> None:
+def test_summary_advice_and_warnings(opened: Browser, artefacts: pathlib.Path) -> None:
     record = trained("keras")[1][0]
     found = details("keras")
     assert texts(opened, "#summary h1") == [record.function]  # of several programs, the one with most work
@@ -118,7 +118,7 @@ def test_summary_advice_and_warnings(opened: Browser, pictures: pathlib.Path) ->
     assert [text for text in texts(opened, "#advice li") if found.advice[0].text in text] != []
     shown = opened.run("[...document.querySelectorAll('#advice li')].filter((item) => item.offsetHeight).length")
     assert shown == min(6, len(found.advice))
-    opened.picture(pictures / "light.png", whole=True)
+    opened.picture(artefacts / "report-light.png", whole=True)
 
 
 def test_searching_layers(opened: Browser) -> None:
@@ -161,7 +161,7 @@ def test_a_row_opens_and_closes(opened: Browser) -> None:
     assert layer.layer in " ".join(texts(opened, "#panel dd"))
 
 
-def test_boxes_open_and_close(opened: Browser, pictures: pathlib.Path) -> None:
+def test_boxes_open_and_close(opened: Browser, artefacts: pathlib.Path) -> None:
     before = opened.run("document.querySelectorAll('#picture .box').length")
     closed = "document.querySelector('#picture .box:not(.opened):not(.node)')"
     name = opened.run(f"{closed}.querySelector('text').textContent")
@@ -171,7 +171,7 @@ def test_boxes_open_and_close(opened: Browser, pictures: pathlib.Path) -> None:
     assert opened.run(f"document.querySelector('[data-box=\"{box}\"]').classList.contains('opened')")
     assert opened.run("document.querySelectorAll('#picture .box').length") > before
     assert name.startswith("+ ") and texts(opened, "#panel h3") == [name.removeprefix("+ ").removesuffix(" ()")]
-    opened.picture(pictures / "graph.png")
+    opened.picture(artefacts / "report-graph.png")
     opened.click_at(f"document.querySelector('[data-box=\"{box}\"]')")
     assert not opened.run(f"document.querySelector('[data-box=\"{box}\"]').classList.contains('opened')")
     opened.click("#close-all")
@@ -217,7 +217,7 @@ def test_colours_of_nodes_and_edges_are_those_of_the_record(opened: Browser) -> 
     assert sorted(edges) == sorted(["edge cast"] * 2 + ["edge sixteen"] + ["edge"] * 3)
 
 
-def test_light_and_dark(opened: Browser, pictures: pathlib.Path) -> None:
+def test_light_and_dark(opened: Browser, artefacts: pathlib.Path) -> None:
     def ground() -> int:
         red: str = opened.run("getComputedStyle(document.body).backgroundColor")
         return int(re.findall(r"\d+", red)[0])
@@ -226,7 +226,7 @@ def test_light_and_dark(opened: Browser, pictures: pathlib.Path) -> None:
     opened.click("#theme")
     assert ground() < 60 and texts(opened, "#theme") == ["Light"]
     opened.run("scrollTo(0, 0)")
-    opened.picture(pictures / "dark.png", whole=True)
+    opened.picture(artefacts / "report-dark.png", whole=True)
     opened.click("#theme")
     assert ground() > 200
 
@@ -281,7 +281,7 @@ def test_a_narrow_window_does_not_overflow(browser: Browser, opened: Browser) ->
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
-def test_twenty_thousand_nodes_load_quickly_and_scroll(browser: Browser, pictures: pathlib.Path) -> None:
+def test_twenty_thousand_nodes_load_quickly_and_scroll(browser: Browser, pictures: pathlib.Path, artefacts: pathlib.Path) -> None:
     big = copies(details("keras"), -(-20_000 // len(details("keras").nodes)))
     assert len(big.nodes) >= 20_000
     (record,) = trained("keras")[1]
@@ -302,6 +302,6 @@ def test_twenty_thousand_nodes_load_quickly_and_scroll(browser: Browser, picture
     browser.write("#find", "copy_7/net_1 classes_1 MatMul")
     browser.click("#find-next")
     assert texts(browser, "#panel h3") == ["MatMul 16 bit"]
-    browser.picture(pictures / "big.png")
+    browser.picture(artefacts / "report-20000-nodes.png")
     assert browser.run("document.querySelectorAll('#picture .box').length") < 1500
     assert browser.problems == []

@@ -22,6 +22,15 @@ WHY_DENIED = {
 }
 """Op of the denylist to why it is there ("Mixed Precision Training", Micikevicius et al., 2018, section 3.3, for sums; the ranges are those of the formats)."""
 
+WHY_UNLISTED = {
+    "Const": "a constant stays as it is; what reads it in 16 bit gets a copy that is stored so",
+    "ReadVariableOp": "variables stay in float32; what reads one in 16 bit gets a cast copy",
+}
+"""Op that is on no list, since its values are not computed, to what becomes of them."""
+
+WRITES, WRITTEN = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply"), "variables stay in float32, and so does what is written to them"
+"""Beginnings of the names of ops on no list that write variables, and why."""
+
 BY_USER = "you put it on the denylist"
 
 DOWNSTREAM = "downstream of deny"
@@ -45,6 +54,10 @@ def why(decision: Decision, root: Decision | None, by_user: bool) -> str:
         return BY_USER
     if decision.rule == "denylist" and decision.op in WHY_DENIED:
         return WHY_DENIED[decision.op]
+    if decision.rule == "unlisted" and decision.op.startswith(WRITES):
+        return WRITTEN
+    if decision.rule == "unlisted" and decision.op in WHY_UNLISTED:
+        return WHY_UNLISTED[decision.op]
     return decision.reason.removeprefix(f"{decision.op}: ")
 
 
