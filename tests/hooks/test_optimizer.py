@@ -47,7 +47,7 @@ def test_nothing_is_switched_on_for_what_is_no_optimizer() -> None:
     assert not activation.current().graph_rewrite
 
 
-def test_rewrite_without_an_optimizer() -> None:
+def test_rewrite_without_an_optimizer() -> None:  # R103
     assert tfmp.enable_mixed_precision_graph_rewrite() is None
     assert activation.current().graph_rewrite
 
@@ -77,7 +77,7 @@ def test_loss_scale_is_the_one_asked_for(loss_scale: object, expected: float) ->
     assert float(wrapped.scale) == expected
 
 
-def test_bfloat16_does_not_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_does_not_scale(monkeypatch: pytest.MonkeyPatch) -> None:  # R85
     monkeypatch.setenv("TFMP_DTYPE", "bfloat16")
     wrapped = tfmp.enable_mixed_precision_graph_rewrite(keras.optimizers.SGD())
     wrapped.build([keras.Variable([1.0])])

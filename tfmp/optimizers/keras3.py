@@ -230,7 +230,10 @@ def _check_inner(optimizer: Any) -> None:
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"tfmp needs Keras's TensorFlow backend, but the backend is {keras.backend.backend()!r}.")
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"inner_optimizer={optimizer!r} is a {type(optimizer).__name__}, not a Keras 3 optimizer; tfmp.enable_mixed_precision_graph_rewrite wraps those of every family.")
+        raise TypeError(
+            f"inner_optimizer={optimizer!r} is a {type(optimizer).__name__}, not a Keras 3 optimizer; tfmp.enable_mixed_precision_graph_rewrite wraps those "
+            "of every family."
+        )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise already_wrapped_error(optimizer)
 
