@@ -9,7 +9,7 @@ from tfmp.graph.view import Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.rearrange import rearranged
 from tfmp.program.shapes import Graphs, Sizes
-from tfmp.program.writes import read_once, writing_functions
+from tfmp.program.writes import Writes, read_once
 
 
 def move_edges(program: Program, fetches: Collection[str], graphs: Graphs, *, feedable: bool = False) -> dict[str, Body]:
@@ -21,9 +21,9 @@ def move_edges(program: Program, fetches: Collection[str], graphs: Graphs, *, fe
       graphs: finds the Python graph of a function.
       feedable: whether any read of a variable in the main graph may be fed some day, so that each keeps its readers.
     """
-    writing = writing_functions(program.bodies)
+    writes = Writes(program.bodies)
     bodies = {name: rearranged(body, Sizes.of_body(body, graphs)) for name, body in program.bodies.items()}
-    bodies = {name: body if feedable and not name else read_once(body, program.bodies, writing) for name, body in bodies.items()}
+    bodies = {name: body if feedable and not name else read_once(body, writes) for name, body in bodies.items()}
     if fetches:
         bodies[program.root] = _still_reading(fetches, program.bodies[program.root], bodies[program.root])
     return bodies

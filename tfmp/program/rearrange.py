@@ -32,6 +32,9 @@ SCALARS = frozenset({"Const", "Sub"})
 
 COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
+PASSED_BY = REDUCTIONS | NEUTRAL.keys()
+"""Ops that may change nothing; every op of `SCALINGS` is among them."""
+
 RANDOM = frozenset({"RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"})
 """Ops behind which neutral arithmetic is found; elsewhere it is rare, and not looked for."""
 
@@ -46,13 +49,13 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
     if not (COPIES | REDUCTIONS | RANDOM).intersection(body.ops):
         return body
     work = _Work(body, sizes)
-    for node in body.proto_nodes:
-        if body.types[node] and body.types[node][0] == DT_FLOAT and node not in body.controlled:
+    for node, op in enumerate(body.ops):
+        if op in PASSED_BY and body.types[node][0] == DT_FLOAT and node not in body.controlled:
             work.pass_by(node)
-            if body.name:
+            if op in SCALINGS and body.name:
                 work.scale_before_copying(node)
-    for node in body.proto_nodes:
-        if body.ops[node] in BROADCASTING:
+    for node, op in enumerate(body.ops):
+        if op in BROADCASTING:
             work.skip_copies(node)
     return dataclasses.replace(body, inputs=work.inputs, resized=work.resized, dead=None) if work.changed else body
 

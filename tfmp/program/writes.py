@@ -6,7 +6,8 @@ TensorFlow orders a read and a write only by edges: a read that no path from a w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from tfmp.dtypes import DT_RESOURCE
@@ -29,8 +30,85 @@ HANDLES = frozenset({ARG, "VarHandleOp"})
 """What a handle comes from that is there before anything has run."""
 
 
-def writing_functions(bodies: Mapping[str, Body]) -> frozenset[str]:
-    """Returns the functions that may write to a variable, by themselves or by what they call; what is called but not among `bodies` may."""
+class Writes:
+    """What may write to variables in a program.
+
+    Attributes:
+      functions: the functions that may, by themselves or by what they call. What is called but not among the program's bodies may.
+    """
+
+    def __init__(self, bodies: Mapping[str, Body]) -> None:
+        """Takes name to body; all bodies that are asked about later call no others."""
+        self.functions = _writing_functions(bodies)
+        self._harmless = bodies.keys() - self.functions
+        self._known: dict[int, _Writers] = {}
+
+    def _of(self, body: Body) -> _Writers:
+        found = self._known.get(id(body))
+        if found is None:
+            found = self._known[id(body)] = _Writers(body, list(_writers(body, self._harmless)))
+        return found
+
+    def late(self, body: Body) -> frozenset[int]:
+        """Returns the nodes that a path of tensors or control edges leads to from one that may write to a variable, those included; all nodes where control
+        flow of TensorFlow 1 decides what runs.
+        """
+        return self._of(body).late
+
+    def behind(self, body: Body, handle: Edge) -> tuple[int, ...]:
+        """Returns the nodes of `body` that may write to the variable with the handle `handle`."""
+        found = self._of(body)
+        return (*found.by_variable.get(_variable(body, handle), ()), *found.anywhere)
+
+    def come_after(self, body: Body, read: int) -> bool:
+        """Returns whether all that may write to the variable that the node `read` reads waits for it. In a function that was traced it does, by an edge to the
+        read or to another such writer (`auto_control_deps.py`); in a graph that was put together by hand it may not.
+        """
+        left, waiting = set(self.behind(body, body.origin(body.inputs[read][0]))), {read}
+        while new := {node for node in left if not waiting.isdisjoint(_before(body, node))}:
+            left -= new
+            waiting |= new
+        return not left or left <= _after(body, [read])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writers:
+    """The nodes of one body that may write to variables."""
+
+    body: Body
+    nodes: list[int]
+
+    @functools.cached_property
+    def late(self) -> frozenset[int]:
+        if not OLD_CONTROL_FLOW.isdisjoint(self.body.ops):
+            return frozenset(range(len(self.body)))
+        return frozenset(_after(self.body, self.nodes))
+
+    @functools.cached_property
+    def by_variable(self) -> Mapping[object, list[int]]:
+        """Variable to its writers; what writes who knows where is with the variable None."""
+        found: dict[object, list[int]] = {}
+        for node in self.nodes:
+            handles = {edge for edge in self.body.inputs[node] if self.body.types[edge[0]][self.body.layouts[edge[0]].outputs[edge[1]]] == DT_RESOURCE}
+            for variable in {_variable(self.body, self.body.origin(edge)) for edge in handles} or {None}:
+                found.setdefault(variable, []).append(node)
+        return found
+
+    @property
+    def anywhere(self) -> Sequence[int]:
+        return self.by_variable.get(None, ())
+
+
+def _variable(body: Body, handle: Edge) -> object:
+    """Returns what is the same for all handles of one variable, None if that is not known; arguments are different variables."""
+    node, op = handle[0], body.ops[handle[0]]
+    if op == "VarHandleOp":
+        attrs = body.protos[node].attr  # type: ignore[union-attr]
+        return (attrs["shared_name"].s if "shared_name" in attrs else b"") or body.names[node]
+    return handle if op == ARG else None
+
+
+def _writing_functions(bodies: Mapping[str, Body]) -> frozenset[str]:
     found = {name for name, body in bodies.items() if any(True for _ in _writers(body, bodies.keys()))}
     callers: dict[str, set[str]] = {}
     for name, body in bodies.items():
@@ -45,25 +123,11 @@ def writing_functions(bodies: Mapping[str, Body]) -> frozenset[str]:
     return frozenset(found)
 
 
-def late_nodes(body: Body, bodies: Mapping[str, Body], writing: frozenset[str]) -> frozenset[int]:
-    """Returns the nodes of `body` that a path of tensors or control edges leads to from one that may write to a variable, those included; all nodes
-    where control flow of TensorFlow 1 decides what runs.
-
-    Args:
-      body: one of `bodies`.
-      bodies: the functions of the program.
-      writing: what `writing_functions` says of them.
-    """
-    if not OLD_CONTROL_FLOW.isdisjoint(body.ops):
-        return frozenset(range(len(body)))
-    return frozenset(_after(body, list(_writers(body, bodies.keys() - writing))))
-
-
-def _after(body: Body, starts: list[int]) -> set[int]:
+def _after(body: Body, starts: Sequence[int]) -> set[int]:
     """Returns `starts`, and what a path of tensors or control edges leads to from one of them."""
-    todo, found = starts, set(starts)
+    todo, found = list(starts), set(starts)
     readers: dict[int, list[int]] = {}
-    for node in range(len(body)) if starts else ():
+    for node in range(len(body)) if todo else ():
         for source in _before(body, node):
             readers.setdefault(source, []).append(node)
     while todo:
@@ -77,28 +141,6 @@ def _after(body: Body, starts: list[int]) -> set[int]:
 def _before(body: Body, node: int) -> list[int]:
     """The nodes that `node` reads or waits for."""
     return [*(source for source, _ in body.inputs[node]), *body.waits_for(node)]
-
-
-def writers_behind(body: Body, handle: Edge, bodies: Mapping[str, Body], writing: frozenset[str]) -> tuple[int, ...]:
-    """Returns the nodes of `body` that may write to the variable with the handle `handle`; for the other arguments see `late_nodes`."""
-    found = []
-    for node in _writers(body, bodies.keys() - writing):
-        handles = {body.origin(edge) for edge in body.inputs[node] if body.types[edge[0]][body.layouts[edge[0]].outputs[edge[1]]] == DT_RESOURCE}
-        known = all(body.ops[source] == ARG or (body.ops[source] == "VarHandleOp" and body.ops[handle[0]] == ARG) for source, _ in handles)
-        if handle in handles or not known or not handles:
-            found.append(node)
-    return tuple(found)
-
-
-def comes_first(body: Body, read: int, bodies: Mapping[str, Body], writing: frozenset[str]) -> bool:
-    """Returns whether all that may write to the variable that the node `read` reads waits for it. In a function that was traced it does, by an edge to the read
-    or to another such writer (`auto_control_deps.py`); in a graph that was put together by hand it may not.
-    """
-    left, waiting = set(writers_behind(body, body.origin(body.inputs[read][0]), bodies, writing)), {read}
-    while new := {node for node in left if not waiting.isdisjoint(_before(body, node))}:
-        left -= new
-        waiting |= new
-    return not left or left <= _after(body, [read])
 
 
 def _writers(body: Body, harmless: AbstractSet[str]) -> Iterator[int]:
@@ -118,7 +160,7 @@ def _may_write(body: Body, op: str) -> bool:
     return schema.takes_handles or schema.names_functions
 
 
-def read_once(body: Body, bodies: Mapping[str, Body], writing: frozenset[str]) -> Body:
+def read_once(body: Body, writes: Writes) -> Body:
     """Returns `body` with every variable that several nodes read before anything is written read by the first of them alone; `body` itself if there is none.
 
     The other reads stay, with nothing that reads what they give.
@@ -131,12 +173,12 @@ def read_once(body: Body, bodies: Mapping[str, Body], writing: frozenset[str]) -
     several = [group for group in groups.values() if len(group) > 1]
     if not several:
         return body
-    late = late_nodes(body, bodies, writing)
+    late = writes.late(body)
     first: dict[Edge, Edge] = {}
     for group in several:
         early = [node for node in group if node not in late]
         # One that waits for nothing, so that nothing can come to wait for itself.
-        free = next((node for node in early if node not in body.controlled and comes_first(body, node, bodies, writing)), None)
+        free = next((node for node in early if node not in body.controlled and writes.come_after(body, node)), None)
         if free is not None:
             first.update({(node, 0): (free, 0) for node in early if node != free})
     if not first:

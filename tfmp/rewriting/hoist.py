@@ -18,7 +18,7 @@ from tfmp.program.calls import CALLING_OPS, IMPLEMENTS, argument_ports
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.unfold import Callee, Instance
-from tfmp.program.writes import HANDLES, READ, comes_first, late_nodes, writers_behind, writing_functions
+from tfmp.program.writes import HANDLES, READ, Writes
 from tfmp.rewriting.plan import ExtraArgument, HoistedRead, InsertCast, Plan
 
 
@@ -27,6 +27,8 @@ def hoist_reads(program: Program, instances: Sequence[Instance], plans: Sequence
 
     With `grows`, what writes to variables may yet be added to a main graph, and could not be made to wait for a read there: functions share no casts in it.
     """
+    if not any(instance.calls for instance in instances):
+        return list(plans)
     work = _Work(program, instances, plans, grows)
     for number in reversed(range(len(instances))):
         for node, callees in instances[number].calls.items():
@@ -64,11 +66,10 @@ class _Work:
 
     def __init__(self, program: Program, instances: Sequence[Instance], plans: Sequence[Plan], grows: bool) -> None:
         self.plans = list(plans)
-        self._program, self._instances, self._grows = program, instances, grows
+        self._instances, self._grows = instances, grows
         self._bodies = [plan.body for plan in plans]
-        self._writing = writing_functions(program.bodies) if any(instance.calls for instance in instances) else frozenset()
+        self._writes = Writes(program.bodies)
         self._callers = self._single_callers()
-        self._late: dict[int, frozenset[int]] = {}
         self._repeated = self._in_loops()
         self._shared = self._casts_to_share()
 
@@ -83,7 +84,7 @@ class _Work:
 
     def _quiet(self, callees: Sequence[Callee]) -> bool:
         """Returns whether nothing that is called may write to a variable, and all of it may get other arguments."""
-        return all(one.instance in self._callers and self._instances[one.instance].function not in self._writing for one in callees)
+        return all(one.instance in self._callers and self._instances[one.instance].function not in self._writes.functions for one in callees)
 
     def _in_loops(self) -> set[int]:
         """The instances that run once for each step of a loop that writes to no variable."""
@@ -119,21 +120,16 @@ class _Work:
         if caller is None or caller[2] != "f" or argument >= self._bodies[number].arguments:
             return None
         outer, node, _ = caller
-        if (self._grows and not self._bodies[outer].name) or not self._quiet(self._instances[outer].calls[node]) or node in self._late_in(outer):
-            return None
         body = self._bodies[outer]
+        if (self._grows and not body.name) or not self._quiet(self._instances[outer].calls[node]) or node in self._writes.late(body):
+            return None
         source = body.origin(body.inputs[node][argument_ports(body, node)[argument]])[0]
         return (outer, source) if body.ops[source] in HANDLES else None
-
-    def _late_in(self, number: int) -> frozenset[int]:
-        if number not in self._late:
-            self._late[number] = late_nodes(self._bodies[number], self._program.bodies, self._writing)
-        return self._late[number]
 
     def _reads_first(self, number: int, node: int) -> bool:
         """Returns whether a read waits for nothing, and whatever writes to its variable waits for it."""
         body = self._bodies[number]
-        return node not in body.controlled and comes_first(body, node, self._program.bodies, self._writing)
+        return node not in body.controlled and self._writes.come_after(body, node)
 
     def lift_out_of(self, outer: int, node: int, callees: Sequence[Callee]) -> None:
         """Moves the casts of variables' values that are worth it out of what `node` calls."""
@@ -153,11 +149,11 @@ class _Work:
         found = next((n for n, read in enumerate(here) if read.target is move.target and body.origin(read.handle) == body.origin(handle)), None)
         name = f"tfmp_weight_{len(here) if found is None else found}"
         if found is None:
-            waits = node in self._late_in(outer)
+            waits = node in self._writes.late(body)
             made = HoistedRead(node, handle, f"{body.names[node]}/{name}", move.target, move.like, waits=waits)
             made = made if waits else dataclasses.replace(made, same_as=self._same(outer, made))
             if made.is_new and not waits:
-                made = dataclasses.replace(made, writers=writers_behind(body, body.origin(handle), self._program.bodies, self._writing))
+                made = dataclasses.replace(made, writers=self._writes.behind(body, body.origin(handle)))
             self.plans[outer] = dataclasses.replace(self.plans[outer], reads=(*self.plans[outer].reads, made))
             for one in callees:
                 extra = ExtraArgument(name, move.target, (), returned=one.attr == "body")
