@@ -220,7 +220,7 @@ def input_shapes(graph: Any, index: int) -> list[tuple[int | None, ...] | None]:
 
 def _dimensions(tensor: Any) -> tuple[int | None, ...] | None:
     shape = tensor.shape
-    return None if shape.rank is None else tuple(shape.as_list())
+    return tensor.shape._dims  # as `as_list` gives it, without a copy of what is asked for very often
 
 
 def python_graphs(functions: Iterable[AtomicFunction]) -> dict[str, Any]:
