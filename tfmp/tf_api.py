@@ -219,7 +219,6 @@ def input_shapes(graph: Any, index: int) -> list[tuple[int | None, ...] | None]:
 
 
 def _dimensions(tensor: Any) -> tuple[int | None, ...] | None:
-    shape = tensor.shape
     return tensor.shape._dims  # as `as_list` gives it, without a copy of what is asked for very often
 
 
