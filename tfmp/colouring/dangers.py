@@ -20,6 +20,9 @@ from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 STATISTIC = 8
 """So many times smaller than the data is what is taken for a statistic of it. Our own choice: a mean over fewer values saves little."""
 
+FORGETTING = frozenset({"Softmax"})
+"""Ops that make numbers between 0 and 1 of whatever they read, so that danger ends behind them: of a mask of -1e9, a softmax leaves zeros."""
+
 
 class Danger(enum.IntEnum):
     """What is dangerous about a tensor, the worse the larger.
@@ -50,7 +53,7 @@ def spread_danger(canvas: Canvas) -> None:
         if reason.rule in SPREADING and canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
             node = graph.node_of[vertex]
             is_small_enough = graph.body.ops[node] in ROOTS and _fits(canvas, canvas.ranges.of((node, 0)))  # the root of an epsilon, not the epsilon
-            mark(vertex, vertex, Danger.NONE if is_small_enough else Danger.RANGE)
+            mark(vertex, vertex, Danger.NONE if is_small_enough or graph.body.ops[node] in FORGETTING else Danger.RANGE)
     for vertex in canvas.on_lists({DENY}):
         canvas.paint_deny(vertex, "denylist")
         mark(vertex, vertex, _source_danger(canvas, vertex))
@@ -62,7 +65,8 @@ def spread_danger(canvas: Canvas) -> None:
                 if danger:
                     if not canvas.deny[reader]:
                         canvas.paint_deny(reader, "downstream of deny", vertex)
-                    mark(reader, vertex, danger)
+                    if graph.op(reader) not in FORGETTING:
+                        mark(reader, vertex, danger)
 
 
 def _source_danger(canvas: Canvas, vertex: int) -> Danger:
