@@ -38,6 +38,7 @@ class Danger(enum.IntEnum):
 
 def spread_danger(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
+    _free_forgotten_squares(canvas)
     graph = canvas.graph
     towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), canvas.clear.__getitem__)
     before_danger = {vertex for vertex, _ in towards}
@@ -136,3 +137,20 @@ def expansions(canvas: Canvas) -> Iterable[int]:
             largest = sizes.elements((node, 0))
             if largest >= STATISTIC * STATISTIC and all(largest >= STATISTIC * sizes.elements(edge) for edge in body.inputs[node]):
                 yield vertex
+
+
+def _free_forgotten_squares(canvas: Canvas) -> None:
+    """Treats a Square as if it were on the inferlist if all that is computed from it is exp(-x * x), as in the gradients of Erf and GELU: what is beyond 16 bit
+    becomes infinite or zero there and 0 or 1 in the exponential, which is what float32 makes of it up to 16-bit rounding. The Exp itself stays float32.
+    """
+    graph, body = canvas.graph, canvas.graph.body
+    found = []
+    for node, op in enumerate(body.ops):
+        if op == "Exp" and body.ops[negated := body.inputs[node][0][0]] == "Neg":
+            square = body.inputs[negated][0][0]
+            readers = [graph.fanout[graph.first[one]] for one in (square, negated)]
+            forgets = body.ops[square] == "Square" and readers == [[graph.first[negated]], [graph.first[node]]]
+            if forgets and canvas.kind[square] is None and canvas.processable[square]:
+                found.append(square)
+    if found:
+        canvas.put_on_list(found, INFER)
