@@ -126,8 +126,11 @@ class Problem:
         """Returns how many bytes fewer are moved if all of `region` changes its colour."""
         flipped = ChainMap({vertex: not sixteen.get(vertex, False) for vertex in region}, sixteen)  # type: ignore[arg-type]
         moved = sum((1 if sixteen.get(vertex, False) else -1) * (size - size // 2) for vertex in region if (size := self.moved.get(vertex, 0)))
-        touched = {edge for vertex in region for edge in self._touching.get(vertex, ())}
-        return -moved + sum(self.cast_bytes(edge, sixteen) - self.cast_bytes(edge, flipped) for edge in touched)
+        return -moved + sum(self.cast_bytes(edge, sixteen) - self.cast_bytes(edge, flipped) for edge in self.touching(region))
+
+    def touching(self, region: Collection[Vertex]) -> set[Edge]:
+        """Returns the tensors that a vertex of `region` makes or reads."""
+        return {edge for vertex in region for edge in self._touching.get(vertex, ())}
 
     @functools.cached_property
     def _touching(self) -> dict[Vertex, list[Edge]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,17 +12,24 @@ from tensorflow.core.framework import types_pb2
 
 from benchmarks.bound import Problem, Vertex, least, problem
 from benchmarks.costs import plain
+from benchmarks.executed import Edge
 from benchmarks.flat import Flat, Program
+from tfmp.colouring.network import PER_CAST, SAVED
 
 CHOSEN = frozenset({
     "between allow ops", "cheapest in 16 bit", "cheapest in float32", "closes a 16-bit loop edge", "closes a float32 loop edge", "directly after an allow op",
-    "existing cast of a 16-bit value", "existing cast, read by 16-bit ops only", "next to an allow op", "nothing asked", "shares a tensor list with allow",
+    "existing cast of a 16-bit value", "existing cast, read by 16-bit ops only", "next to an allow op", "shares a tensor list with allow",
 })  # fmt: skip
-"""The rules by which tfmp says that a colour was a matter of cost; every other one says that it had to be."""
+"""The rules by which tfmp says that a colour was a matter of cost; every other one says that it had to be. ("nothing asked" is an inferlist op that no 16-bit
+value reaches: that one is not free.)
+"""
 
 SIXTEEN = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
 TOLERANCE = 1e-4
-"""Share of traffic that the solver's rounding may hide."""
+"""Share of traffic below which a guard's cost is not printed."""
+
+ROUNDING = 1e-6
+"""Share of traffic that the rounding of tfmp's solver to whole numbers may hide."""
 
 
 def undone(program: Program) -> tuple[Program, dict[Vertex, bool]]:
@@ -58,7 +66,8 @@ class Flips:
     Attributes:
       traffic: of the program as tfmp coloured it, by the cost model; it differs from the measured one only by casts that are redundant.
       regions: how many connected regions of one colour, all of which was free to choose, and single vertices were flipped.
-      best: the gain of the best of those flips, and the names of (at most three of) its nodes with tfmp's rules; 0 and () if none lowers traffic.
+      best: the gain of the best of those flips in traffic, and the names of (at most three of) its nodes with tfmp's rules; 0 and () if none lowers traffic.
+      paying: the same with what tfmp says that a cast costs beyond its bytes, and a byte that waits for the backward part (`PER_CAST`, `SAVED`).
       together: the gain if everything that was free to choose were coloured anew, by a minimum cut: no set of flips gains more.
       guards: rule to what it costs: the gain if only that rule's vertices were free as well.
     """
@@ -66,13 +75,14 @@ class Flips:
     traffic: int
     regions: int
     best: tuple[int, tuple[str, ...]]
+    paying: tuple[int, tuple[str, ...]]
     together: int
     guards: Mapping[str, int]
 
     @property
     def pays(self) -> bool:
-        """Whether no flip lowers traffic, up to the rounding of the solver."""
-        return self.best[0] <= 0 and self.together <= TOLERANCE * self.traffic
+        """Whether every colour pays for itself: no flip lowers what tfmp minimises, traffic and the price of casts and saved bytes, up to its rounding."""
+        return self.paying[0] <= ROUNDING * self.traffic
 
 
 def flips(program: Program, conversion: Any) -> Flips:
@@ -81,20 +91,39 @@ def flips(program: Program, conversion: Any) -> Flips:
     found = problem(before)
     rules = {vertex: rule for vertex, rule in _rules(before, conversion) if vertex not in found.forced}
     vertices = {end for cell in found.cells.values() for end in (cell.maker, *cell.readers) if end} | found.moved.keys() | found.forced.keys()
-    pinned = {vertex: colours.get(vertex, False) for vertex in vertices if vertex in found.forced or rules.get(vertex, "nothing asked") not in CHOSEN}
+    pinned = {vertex: colours.get(vertex, False) for vertex in vertices if vertex in found.forced or rules.get(vertex) not in (None, *CHOSEN)}
     pinned |= {vertex: colours[vertex] for vertex, wanted in found.forced.items() if vertex in colours and colours[vertex] != wanted}
     own = found.traffic(colours)
     held = dataclasses.replace(found, forced=pinned)
     together = own - found.traffic(least(held))
     regions = list(_regions(found, colours, pinned))
+    later = {edge: [one for one in cell.readers if one and one[0] in before.backward] for edge, cell in found.cells.items() if edge[0] not in before.backward}
+    later = {edge: readers for edge, readers in later.items() if readers and not before.is_weight(edge)}
     gains = [(found.gain(colours, region), region) for region in regions]
-    best, region = max(gains, key=lambda one: one[0], default=(0, frozenset()))
+    priced = [(gain - _dearer(found, later, colours, region), region) for gain, region in gains if gain > 0]
+
+    def largest(gains: list[tuple[int, frozenset[Vertex]]]) -> tuple[int, tuple[str, ...]]:
+        gain, region = max(gains, key=lambda one: one[0], default=(0, frozenset[Vertex]()))
+        names = (f"{name} ({rules.get((name, attribute, number), 'new')})" for name, attribute, number in sorted(region)[:3])
+        return (gain, tuple(names)) if gain > 0 else (0, ())
+
     guards = {}
     for rule in sorted({rules[vertex] for vertex in pinned if vertex in rules}):
         freed = {vertex: colour for vertex, colour in pinned.items() if rules.get(vertex) != rule}
         guards[rule] = own - together - found.traffic(least(dataclasses.replace(found, forced=freed)))
-    names = tuple(f"{name} ({rules.get((name, attribute, number), 'new')})" for name, attribute, number in sorted(region)[:3]) if best > 0 else ()
-    return Flips(own, len(regions), (max(best, 0), names), together, guards)
+    return Flips(own, len(regions), largest(gains), largest(priced), together, guards)
+
+
+def _dearer(found: Problem, later: Mapping[Edge, list[Vertex]], colours: Mapping[Vertex, bool], region: frozenset[Vertex]) -> int:
+    """Returns by how many bytes more the casts and saved bytes count beyond traffic if `region` is flipped; `later`: who reads a tensor backwards."""
+    flipped = ChainMap({vertex: not colours.get(vertex, False) for vertex in region}, colours)  # type: ignore[arg-type]
+
+    def price(edge: Edge, sixteen: Mapping[Vertex, bool]) -> float:
+        widths = {sixteen.get(reader, False) for reader in later.get(edge, ())}
+        waiting = sum(found.cells[edge].bytes // (2 if narrow else 1) for narrow in widths)
+        return PER_CAST * (found.cast_bytes(edge, sixteen) > 0) + SAVED * waiting
+
+    return int(sum(price(edge, flipped) - price(edge, colours) for edge in found.touching(region)))
 
 
 def _rules(before: Program, conversion: Any) -> Iterator[tuple[Vertex, str]]:
@@ -145,9 +174,9 @@ def lines(found: Flips, measured: int) -> list[str]:
     """Returns the printed lines; `measured` is the variant's traffic."""
     mib = 2**20
     result = [
-        f"flips: {found.regions} regions; best gain {found.best[0] / 1024:.2f} KiB {', '.join(found.best[1])}; "
-        f"all together {found.together / mib:.3f} MiB of {found.traffic / mib:.1f} ({measured / mib:.1f} measured): "
-        + ("no flip lowers traffic" if found.pays else "NOT the cheapest colouring"),
+        f"flips: {found.regions} regions; by bytes alone, the best gains {found.best[0] / 1024:.2f} KiB, all together {found.together / mib:.3f} MiB of "
+        f"{found.traffic / mib:.1f} ({measured / mib:.1f} measured); "
+        + ("no flip pays" if found.pays else f"A FLIP PAYS: {found.paying[0] / 1024:.2f} KiB, {', '.join(found.paying[1])}"),
     ]
     return result + [
         f"  guard {rule!r} costs {cost / mib:.3f} MiB ({cost / found.traffic:.4f})"

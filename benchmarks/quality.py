@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     parser.add_argument("--explain", metavar="MODEL", help="print where tfmp moves more than the bound, and why")
     parser.add_argument("--top", type=int, default=40, help="how many nodes --explain prints")
-    parser.add_argument("--flips", action="store_true", help="check that no flip of what tfmp was free to choose lowers traffic; what its guards cost")
+    parser.add_argument("--flips", action="store_true", help="also check that no flip of what tfmp was free to choose pays; what its guards cost")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
     options = parser.parse_args()
     if unknown := {*options.models, *([options.explain] if options.explain else [])} - MODELS.keys():

@@ -16,6 +16,7 @@ from benchmarks.flat import Flat, Program
 from benchmarks.steps import UPDATE
 from tests.oracle.tf_pass import unavailable_reason
 from tfmp import oplists
+from tfmp.colouring.network import PER_CAST, SAVED
 
 pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason() or "there")
 
@@ -230,5 +231,34 @@ def test_a_flip_that_pays_is_found_and_the_best_colouring_has_none() -> None:
     assert found.traffic == sum(one.traffic for one in wide.executions)
     assert found.best[0] == found.together == 2 * size * (FLOAT + HALF) + 2 * size * HALF  # two casts, and the op at half its width
     assert "between (new)" in found.best[1] and not found.pays
+    assert found.paying == (found.best[0] + 2 * PER_CAST, found.best[1])
     assert flips.flips(narrow, _Silent).pays
     np.testing.assert_equal(flips.flips(narrow, _Silent).together, 0)
+
+
+def test_a_flip_that_saves_bytes_but_costs_a_cast_or_memory_does_not_pay() -> None:
+    def with_bias(x: Any) -> Any:
+        product = tf.matmul(tf.cast(x, tf.float16), tf.ones([WIDTH, WIDTH], tf.float16))
+        return tf.add(tf.cast(product, tf.float32), tf.reduce_mean(read(handle(), "w"), 0), name="biased")
+
+    def saved(x: Any) -> Any:
+        first = tf.matmul(tf.cast(x, tf.float16), tf.ones([WIDTH, WIDTH], tf.float16))
+        kept = tf.tanh(first, name="kept")
+        total = tf.reduce_sum(tf.cast(kept, tf.float32))
+        with tf.name_scope("gradient_tape"):
+            narrow = tf.cast(tf.matmul(kept, tf.ones([WIDTH, WIDTH], tf.float16)), tf.float32)
+            return total + tf.reduce_sum(narrow) + tf.reduce_sum(tf.cast(tf.nn.relu(kept, name="also"), tf.float32))
+
+    found, size = flips.flips(program(with_bias), _Silent), ROWS * WIDTH
+    assert found.best[0] == 2 * (2 * size + WIDTH) - WIDTH * (FLOAT + HALF) > 0
+    assert found.pays
+    assert found.paying == (0, ())
+
+    whole = program(saved)
+    before, colours = flips.undone(whole)
+    cost_model = bound.problem(before)
+    (edge,) = (edge for edge in cost_model.cells if edge[0] == "kept")
+    later = {edge: [one for one in cost_model.cells[edge].readers if one and one[0].startswith("gradient_tape")]}
+    region = frozenset(one for one in later[edge] if one[0].endswith("also"))
+    dearer = flips._dearer(cost_model, later, colours, region)
+    assert dearer == SAVED * size * FLOAT - PER_CAST  # `kept` waits in both widths then; it is cast up already, and `also` is no longer
