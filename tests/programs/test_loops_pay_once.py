@@ -12,20 +12,7 @@ from tests.programs.constructs import CONSTRUCTS, Construct
 from tests.programs.constructs.recurrent import ROWS, Recurrent
 from tests.programs.written import Version, Written, called_by
 
-NOT_YET = {
-    "callee_in_three_places": "the weight is read by a function that the loop calls; reads leave loops' own bodies only",
-    "compiled_callee_in_a_loop": "the weight is read by a function that the loop calls; reads leave loops' own bodies only",
-    "cond_in_a_loop": "the weights are read by the branches of a conditional in the loop; reads leave loops' own bodies only",
-    "array_written_in_a_loop": "an invariant that is no weight goes round in 16 bit and is cast to float32 for one reader in every step",
-}
-"""Constructs whose loops repeat a cast, and why."""
-
-
-def _with_loops() -> Iterator[Any]:
-    for construct in CONSTRUCTS:
-        if construct.loops:
-            reason = NOT_YET.get(construct.name)
-            yield pytest.param(construct, marks=[pytest.mark.xfail(reason=reason, strict=False)] if reason else [])
+LOOPS = [construct for construct in CONSTRUCTS if construct.loops]
 
 
 def in_loops(program: Written) -> set[str]:
@@ -58,7 +45,7 @@ def repeated_casts(program: Written) -> Iterator[str]:
                 yield f"{version.name}: {source}"
 
 
-@pytest.mark.parametrize("construct", list(_with_loops()), ids=str)
+@pytest.mark.parametrize("construct", LOOPS, ids=str)
 def test_no_construct_casts_a_weight_in_every_step(construct: Construct, dtype: str) -> None:
     program = test_constructs.written(construct, test_constructs.WITH_GRADIENT, dtype)
     assert in_loops(program)

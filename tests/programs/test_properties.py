@@ -124,12 +124,11 @@ def test_signatures_stay_and_a_second_conversion_changes_nothing(program: Random
 
 
 @RUNS
-@hypothesis.given(programs(), st.booleans())
-def test_no_more_is_cast_than_body_by_body(program: RandomProgram, with_gradient: bool) -> None:
-    """But for one cast in exchange for each list whose items, which wait for the backward part, are 16 bit for it."""
-    _, concrete = trace(program, with_gradient)
-    written = Written(tfmp.convert_function(concrete, dtype="float16"))
-    assert casts_together(written) <= casts_body_by_body(concrete, "float16") + len(list(written.nodes("EmptyTensorList", "TensorListReserve")))
+@hypothesis.given(programs())
+def test_no_more_is_cast_than_body_by_body(program: RandomProgram) -> None:
+    """Without gradients: for those, casts are paid for the memory of what is saved."""
+    _, concrete = trace(program, with_gradient=False)
+    assert casts_together(Written(tfmp.convert_function(concrete, dtype="float16"))) <= casts_body_by_body(concrete, "float16")
 
 
 def test_casts_are_counted_by_trips_and_branches() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, cut, dangers, decisions, guards, measured, slow, spread, user_rules
+from tfmp.colouring import clusters, cut, dangers, decisions, guards, measured, slow, spread, squares, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -64,6 +64,8 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep what only decides", decisions.keep_what_only_decides),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("keep loop sums", guards.keep_loop_sums),
+    _plain("keep summed squares", squares.keep_summed_squares),
+    _plain("keep sums of one operand", squares.keep_sums_of_one_operand),
     _plain("seed allow", spread.seed_allow),
     _plain("drop unsupported", spread.drop_unsupported),
     _plain("spread danger", dangers.spread_danger),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import rich.console
 import rich.table
 
+from tfmp.conversion import Conversion
 from tfmp.files.check import Difference
 from tfmp.files.programs import Outcome
 from tfmp.files.source import Sizes
@@ -71,7 +72,7 @@ class FileReport:
         """What `tfmp.report()` says of programs that ran, of those of the file: layers, reasons, casts, memory, advice, and the graph, to print or to save as
         a page or as JSON. Worked out when it is first asked for, which takes as long as the conversion did.
         """
-        return Report(_record(outcome) for outcome in self.programs if outcome.conversion is not None)
+        return Report(_record(outcome, outcome.conversion) for outcome in self.programs if outcome.conversion is not None)
 
     def render(self, console: rich.console.Console, details: bool = False) -> None:
         """Prints the report, before anything is written with the layers of the program that computes most; with `details`, every program, weight and reason."""
@@ -118,10 +119,11 @@ def _programs(programs: Sequence[Outcome], details: bool) -> rich.table.Table:
     return table
 
 
-def _record(outcome: Outcome) -> Record:
+def _record(outcome: Outcome, conversion: Conversion) -> Record:
     """Under the name by which users reach the program."""
-    (record,) = report_on(outcome.conversion, graphs=outcome.graphs)
-    details = dataclasses.replace(record.details(), function=outcome.root.label)
+    (record,) = report_on(conversion, graphs=outcome.graphs)
+    found = record.details()
+    details = found and dataclasses.replace(found, function=outcome.root.label)
     return dataclasses.replace(record, function=outcome.root.label, source=lambda: details)
 
 
