@@ -14,6 +14,7 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body, Edge
 from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Shape, Sizes
+from tfmp.program.sizes import SameSizes
 
 COPIES = frozenset({"BroadcastTo", "Tile"})
 """Ops that only repeat the elements of their first input."""
@@ -66,6 +67,7 @@ class _Work:
     def __init__(self, body: Body, sizes: Sizes) -> None:
         self.body, self._sizes, self._ranges = body, sizes, Ranges(body)
         self.inputs = [list(edges) for edges in body.inputs]
+        self._same_sizes = SameSizes(body, self.inputs, self._shape)
         self.resized: dict[int, Edge] = {}
         self.changed = False
         self._readers: dict[Edge, list[Edge]] = {}
@@ -97,13 +99,29 @@ class _Work:
     def _same_as(self, node: int) -> Edge | None:
         op, inputs = self.body.ops[node], self.inputs[node]
         if op in REDUCTIONS:
-            return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) else None
+            return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) or self._sums_over_nothing(node) else None
         for value, other in [(0, 1), (1, 0)] if op in COMMUTATIVE else [(0, 1)] if op in NEUTRAL else []:
             is_neutral = self.body.ops[inputs[other][0]] in SCALARS and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op])
             if is_neutral and self._same_known_shape(inputs[value], (node, 0)):
                 signless = NEUTRAL[op] == 1.0 or self._ranges.of(inputs[value])[0] >= 0  # -0 + 0 is 0
                 return inputs[value] if signless else None
         return None
+
+    def _sums_over_nothing(self, node: int) -> bool:
+        """Returns whether a sum in the gradient of a broadcast is over no axes, or over axes of size 1, whatever the sizes that are not known, and is reshaped.
+
+        That is so for the larger operand: where the other one has no axis, or one of size 1, this one is not repeated (`BCast` in TensorFlow's `bcast.h`).
+        """
+        body = self.body
+        if body.ops[node] != "Sum" or any(body.ops[reader] != "Reshape" or port for reader, port in self._readers.get((node, 0), ())):
+            return False
+        axes, number = self.inputs[node][1]
+        if body.ops[axes] != "BroadcastGradientArgs":
+            return False
+        own, other = (self._same_sizes.in_vector(self.inputs[axes][one]) for one in (number, 1 - number))
+        if own is None or other is None or len(other) > len(own):
+            return False
+        return all(size in (1, mine) for mine, size in zip(reversed(own), reversed(other), strict=False))
 
     def scale_before_copying(self, node: int) -> None:
         """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c)."""
