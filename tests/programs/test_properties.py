@@ -126,7 +126,8 @@ def test_signatures_stay_and_a_second_conversion_changes_nothing(program: Random
 @RUNS
 @hypothesis.given(programs())
 def test_no_more_is_cast_than_body_by_body(program: RandomProgram) -> None:
-    """Without gradients: for those, casts are paid for the memory of what is saved."""
+    """Without lists and gradients: to have what waits in 16 bit, casts are paid."""
+    hypothesis.assume("kind='list'" not in repr(program))
     _, concrete = trace(program, with_gradient=False)
     assert casts_together(Written(tfmp.convert_function(concrete, dtype="float16"))) <= casts_body_by_body(concrete, "float16")
 
