@@ -91,6 +91,39 @@ def test_every_kind_of_convolution_and_its_gradient(dtype: str, jit: bool) -> No
     assert nodes.types("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "DepthwiseConv2dNative", "Conv3D") == [dtype]
 
 
+AFTER_A_PRODUCT = {
+    "relu": tf.nn.relu, "relu6": tf.nn.relu6, "leaky": tf.nn.leaky_relu, "elu": tf.nn.elu, "selu": tf.nn.selu, "gelu": tf.nn.gelu, "swish": tf.nn.swish,
+    "softplus": tf.nn.softplus, "softsign": tf.nn.softsign, "tanh": tf.tanh, "sigmoid": tf.sigmoid, "softmax": tf.nn.softmax, "log": tf.nn.log_softmax,
+    "mean": lambda y: tf.reduce_mean(y, -1), "max": lambda y: tf.reduce_max(y, -1), "abs": tf.abs, "square": tf.square, "minimum": lambda y: tf.minimum(y, 0.5),
+    "where": lambda y: tf.where(y > 0, y, 0.5 * y), "concat": lambda y: tf.concat([y, 2.0 * y], -1), "pad": lambda y: tf.pad(y, [[0, 0]] * 3 + [[1, 2]]),
+    "transpose": lambda y: tf.transpose(y, [0, 3, 1, 2]), "slice": lambda y: y[..., 1:3], "gather": lambda y: tf.gather(y, [2, 0, 2], axis=-1),
+    "tile": lambda y: tf.tile(y, [1, 1, 1, 2]), "one hot": lambda y: tf.one_hot(tf.argmax(y, -1), 8) * y, "bias": lambda y: tf.nn.bias_add(y, W[0]),
+    "local response": lambda y: tf.nn.local_response_normalization(y, 2), "max pool": lambda y: tf.nn.max_pool2d(y, 2, 1, "SAME"),
+    "average pool": lambda y: tf.nn.avg_pool2d(y, 2, 1, "SAME"), "resize": lambda y: tf.image.resize(y, [7, 5]), "depth": lambda y: tf.nn.space_to_depth(y, 2),
+    "batch norm": lambda y: tf.compat.v1.nn.fused_batch_norm(y, tf.ones([8]), tf.zeros([8]))[0], "normalise": lambda y: tf.math.l2_normalize(y, -1),
+    "top": lambda y: tf.math.top_k(y, 3).values, "clip": lambda y: tf.clip_by_value(y, -1.0, 1.0), "cumulative": lambda y: tf.cumsum(y, -1),
+}  # fmt: skip
+"""What people do with what a matrix multiplication or convolution gives."""
+
+
+def test_xla_compiles_whatever_follows_a_product_and_its_gradient(dtype: str) -> None:  # R113
+    """XLA wants all operands of an op in one type, and has no 16-bit form of some: all in one program, since compiling takes the time."""
+    images = normal(2, 4, 4, 8, scale=0.5)
+
+    def program() -> Any:
+        @tf.function(jit_compile=True, autograph=False)
+        def f(w: tf.Tensor) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(w)
+                results = {name: make(tf.matmul(images, w)) for name, make in AFTER_A_PRODUCT.items()}
+                losses = [tf.reduce_mean(result**2) for result in results.values()]
+            return losses, tape.gradient(losses, w)
+
+        return f(W * 0.25)
+
+    run(program, dtype).check(4 * on_off.ROUNDINGS)
+
+
 def test_a_weight_is_cast_once_for_all_its_readers_and_in_its_own_shape(dtype: str) -> None:  # R131
     f = tf.function(lambda x, w: tf.einsum("bij,jk->bik", tf.reshape(x @ w, [1, 4, 8]), w) @ w)
     nodes = on_off.convert(f, X, W, dtype=dtype)

@@ -99,7 +99,7 @@ def test_gradients_that_were_only_looked_at_are_still_unscaled_by_keras_3(mode: 
 
 
 @modes
-def test_keras_3_takes_the_idiom_of_tf_keras_word_for_word(mode: str) -> None:
+def test_keras_3_takes_the_idiom_of_tf_keras_word_for_word(mode: str) -> None:  # R86
     """The loop of TensorFlow's mixed-precision guide, which Keras 3 itself has no methods for."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     optimizer, loss_object = wrap(keras.optimizers.SGD(0.5)), keras.losses.MeanSquaredError()

@@ -20,7 +20,7 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family
 
 
 @pytest.mark.slow
-def test_resuming_in_a_new_process_changes_no_bit(tmp_path: pathlib.Path, run_script: Scripts) -> None:
+def test_resuming_in_a_new_process_changes_no_bit(tmp_path: pathlib.Path, run_script: Scripts) -> None:  # R82
     """Scale, counts, hysteresis, iterations, slots and weights: see resume.py for the ways of saving."""
     saved, loaded = (json.loads(run_script("tests/optimizers/resume.py", action, str(tmp_path)).splitlines()[-1]) for action in ("save", "load"))
     assert saved == loaded
@@ -65,7 +65,7 @@ def match(one: Trained, other: Trained) -> bool:
 
 @families
 @pytest.mark.parametrize("steps_before", [0, 1], ids=["before the slots are made", "after"])
-def test_a_checkpoint_of_the_wrapper_fits_the_unwrapped_optimizer(family: Family, steps_before: int, tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_of_the_wrapper_fits_the_unwrapped_optimizer(family: Family, steps_before: int, tmp_path: pathlib.Path) -> None:  # R83
     source, target = Trained(family, wrapped=True), Trained(family, wrapped=False, steps=steps_before)
     path = source.checkpoint().write(str(tmp_path / "checkpoint"))
     target.checkpoint().read(path).expect_partial()
@@ -77,7 +77,7 @@ def test_a_checkpoint_of_the_wrapper_fits_the_unwrapped_optimizer(family: Family
 
 @families
 @pytest.mark.parametrize("steps_before", [0, 1], ids=["before the slots are made", "after"])
-def test_a_checkpoint_of_the_unwrapped_optimizer_fits_the_wrapper(family: Family, steps_before: int, tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_of_the_unwrapped_optimizer_fits_the_wrapper(family: Family, steps_before: int, tmp_path: pathlib.Path) -> None:  # R83
     source, target = Trained(family, wrapped=False), Trained(family, wrapped=True, steps=steps_before)
     path = source.checkpoint().write(str(tmp_path / "checkpoint"))
     before = target.optimizer.loss_scale_state()
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_the_unwrapped_optimizer_fits_the_wrapper(family: Family
 
 
 @families
-def test_all_objects_of_a_wrapper_match_its_own_checkpoint(family: Family, tmp_path: pathlib.Path) -> None:
+def test_all_objects_of_a_wrapper_match_its_own_checkpoint(family: Family, tmp_path: pathlib.Path) -> None:  # R83
     source, target = Trained(family, wrapped=True), Trained(family, wrapped=True, steps=1)
     path = source.checkpoint().write(str(tmp_path / "checkpoint"))
     names = [name for name, _ in tf.train.list_variables(path)]
@@ -100,7 +100,7 @@ def test_all_objects_of_a_wrapper_match_its_own_checkpoint(family: Family, tmp_p
     assert match(source, target)
 
 
-def test_a_wrapped_average_of_weights_has_checkpoint_names_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_a_wrapped_average_of_weights_has_checkpoint_names_of_its_own(tmp_path: pathlib.Path) -> None:  # R97
     for family in (KERAS3, TF_KERAS):
         variable = tf.Variable([1.0, 2.0])
         optimizer = wrap(family.adam(0.1, use_ema=True))
@@ -165,7 +165,7 @@ WITHOUT_OPTIMIZER = {LEGACY: ("model.keras", "model.weights.h5", "model"), TF_KE
     ("family", "form"),
     [pytest.param(family, form, id=f"{family.name}-{form}") for family in KERASES for form in FORMS if family is not KERAS3 or form in FORMS[0:3:2]],
 )
-def test_model_checkpoints_at_each_epoch_can_be_loaded_and_trained_on(family: Family, form: str, tmp_path: pathlib.Path) -> None:
+def test_model_checkpoints_at_each_epoch_can_be_loaded_and_trained_on(family: Family, form: str, tmp_path: pathlib.Path) -> None:  # R94
     """Keras 3 has no optimizer state of this kind in its `.h5` files, and warns."""
     optimizer = wrap(family.adam(0.1), DynamicLossScale(growth_interval=3))
     model, path = make_model(family, optimizer), str(tmp_path / form)
@@ -203,7 +203,7 @@ def test_models_are_loaded_where_only_tfmp_is_imported(imports: str, tmp_path: p
     assert run_script(str(script)).splitlines()[-2:] == ["tfmp.optimizers.keras3 64.0 4", "tfmp.optimizers.tf_keras 64.0 4"]
 
 
-def test_a_v1_saver_keeps_the_scale_and_the_names_of_the_slots(tmp_path: pathlib.Path) -> None:
+def test_a_v1_saver_keeps_the_scale_and_the_names_of_the_slots(tmp_path: pathlib.Path) -> None:  # R82, R95
     v1 = tf.compat.v1
 
     def build(wrapped: bool) -> tuple[Any, Any, Any]:

@@ -14,7 +14,7 @@ from tests.optimizers.conftest import ROOT, Scripts
 
 
 @pytest.mark.slow
-def test_two_workers_stay_in_step_with_optimizers_of_all_families(run_script: Scripts) -> None:
+def test_two_workers_stay_in_step_with_optimizers_of_all_families(run_script: Scripts) -> None:  # R104
     output = run_script("examples/multi_worker.py", "--timeout", "800", "--family", "keras", "tf_keras", "legacy", "v1")
     assert output.count("In step. One step was skipped.") == 4
     assert len(re.findall(r"^ +3 +16384 +1 +(\w+) +16384 +1 +\1$", output, re.MULTILINE)) == 4

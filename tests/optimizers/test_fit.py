@@ -100,7 +100,7 @@ def test_every_entry_to_training_is_guarded(family: Family, entry: str, argument
 
 
 @families
-def test_frozen_layers_and_unused_branches_do_not_disturb(family: Family) -> None:
+def test_frozen_layers_and_unused_branches_do_not_disturb(family: Family) -> None:  # R70
     layers = family.keras.layers
     inputs = layers.Input((3,))
     frozen, used, unused = layers.Dense(3), layers.Dense(2, name="used"), layers.Dense(2, name="unused")
@@ -135,7 +135,7 @@ def test_the_mixed_float16_policy_does_not_wrap_again(family: Family, jit: bool)
 
 
 @families
-def test_learning_rate_callbacks_reach_the_inner_optimizer(family: Family) -> None:
+def test_learning_rate_callbacks_reach_the_inner_optimizer(family: Family) -> None:  # R92
     callbacks = family.keras.callbacks
     optimizer = wrap(family.sgd(0.5))
     model = make_model(family, optimizer)
@@ -169,7 +169,7 @@ def test_a_schedule_counts_taken_steps_only(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [KERAS3, TF_KERAS], ids=lambda family: family.name)
-def test_moving_averages_and_weight_decay_rest_on_a_skipped_step(family: Family) -> None:
+def test_moving_averages_and_weight_decay_rest_on_a_skipped_step(family: Family) -> None:  # R91, R97
     arguments = {"use_ema": True, "ema_momentum": 0.5, "weight_decay": 0.1}
     models = []
     good = [row for row in range(32) if not 8 <= row < 12]
@@ -187,7 +187,7 @@ def test_moving_averages_and_weight_decay_rest_on_a_skipped_step(family: Family)
 
 @families
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="Keras's TensorBoard callback needs the tensorboard package")
-def test_tensorboard_sees_rising_steps(family: Family, tmp_path: pathlib.Path) -> None:
+def test_tensorboard_sees_rising_steps(family: Family, tmp_path: pathlib.Path) -> None:  # R77
     optimizer = wrap(family.adam(0.01))
     model = make_model(family, optimizer)
     seen = []
@@ -203,7 +203,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @families
-def test_one_warning_at_the_floor_says_what_to_do(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_warning_at_the_floor_says_what_to_do(family: Family, caplog: pytest.LogCaptureFixture) -> None:  # R64, R67
     optimizer = wrap(family.adam(0.01), DynamicLossScale(initial=4))
     model = make_model(family, optimizer)
     with caplog.at_level("WARNING", logger="absl"):
@@ -217,7 +217,7 @@ def test_one_warning_at_the_floor_says_what_to_do(family: Family, caplog: pytest
 
 
 @families
-def test_being_stuck_can_be_an_error_or_nothing(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+def test_being_stuck_can_be_an_error_or_nothing(family: Family, caplog: pytest.LogCaptureFixture) -> None:  # R67
     for at_floor in ("raise", "ignore"):
         model = make_model(family, wrap(family.adam(0.01), DynamicLossScale(initial=1)))
         monitor = MONITORS[family.keras](at_floor=at_floor, patience=3, every=1)
@@ -231,7 +231,7 @@ def test_being_stuck_can_be_an_error_or_nothing(family: Family, caplog: pytest.L
 
 
 @families
-def test_skips_while_the_scale_settles_are_quiet(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+def test_skips_while_the_scale_settles_are_quiet(family: Family, caplog: pytest.LogCaptureFixture) -> None:  # R64
     model = make_model(family, wrap(family.adam(0.01)))
     bad = X.copy()
     bad[: 4 * 6] = np.inf  # six skips in a row, with the scale far from its floor

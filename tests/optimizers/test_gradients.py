@@ -119,7 +119,7 @@ def test_gradients_whose_sum_over_the_replicas_would_be_infinite_are_found() -> 
 
 @pytest.mark.parametrize("exponent", [15, 16, 20])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_sixteen_bit_loss_is_scaled_in_float32(dtype: str, exponent: int) -> None:
+def test_a_sixteen_bit_loss_is_scaled_in_float32(dtype: str, exponent: int) -> None:  # R88
     scaled = scale_loss(tf.constant(1.5, dtype), tf.constant(2.0**exponent))
     assert scaled.dtype == tf.float32
     assert float(scaled) == 1.5 * 2.0**exponent

@@ -36,7 +36,7 @@ def test_it_is_recognised_wherever_keras_looks_for_its_own() -> None:
             multi.build([variable()])
 
 
-def test_wrapping_twice_is_refused() -> None:
+def test_wrapping_twice_is_refused() -> None:  # R80
     ours = LossScaleOptimizer(keras.optimizers.Adam(), name="mine")
     with pytest.raises(ValueError, match="tfmp.optimizers.keras3.LossScaleOptimizer 'mine' already scales the loss; a second loss scale would divide"):
         LossScaleOptimizer(ours)
@@ -64,7 +64,7 @@ def test_attributes_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(
         _ = optimizer.nothing_of_this_name
 
 
-def test_an_own_loss_scale_of_the_inner_optimizer_is_switched_off() -> None:
+def test_an_own_loss_scale_of_the_inner_optimizer_is_switched_off() -> None:  # R80
     results = []
     for inner in (keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.5, loss_scale_factor=128.0)):
         weight, optimizer = variable(), LossScaleOptimizer(inner)
@@ -77,7 +77,7 @@ def test_an_own_loss_scale_of_the_inner_optimizer_is_switched_off() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_four_micro_batches_are_one_batch(mode: str) -> None:
+def test_four_micro_batches_are_one_batch(mode: str) -> None:  # R75, R76
     """Micro-batch 2 overflows: it is left out, nothing is poisoned, the scale halves once, and the next one takes its place."""
     gradients = np.random.default_rng(0).integers(-8, 8, size=(5, 2)).astype("float32")
     optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1, gradient_accumulation_steps=4, clipnorm=2.0))
@@ -102,7 +102,7 @@ def test_the_scale_may_change_between_micro_batches() -> None:
     assert float(optimizer.scale) == 2.0**17
 
 
-def test_a_hand_written_accumulator_sees_unscaled_gradients() -> None:
+def test_a_hand_written_accumulator_sees_unscaled_gradients() -> None:  # R76
     optimizer, weight = LossScaleOptimizer(keras.optimizers.SGD(1.0)), variable()
     total = tf.zeros([2])
     for gradient in ([2.0, 0.0], [0.0, 4.0]):
@@ -221,7 +221,7 @@ def scaled_step(optimizer: Any, weight: keras.Variable, factor: tf.Variable) -> 
 
 
 @pytest.mark.parametrize("nesting", ["scale around lookahead", "lookahead around scale"])
-def test_a_users_optimizer_around_an_optimizer(nesting: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_users_optimizer_around_an_optimizer(nesting: str, caplog: pytest.LogCaptureFixture) -> None:  # R97
     """Outside, the scale guards all of it. Inside, the user's optimizer scales no loss: it is warned about, and trains all the same."""
     results = []
     for wrapped in (False, True):

@@ -159,7 +159,7 @@ def test_a_gradient_penalty_has_the_derivative_of_the_unscaled_one(mode: str) ->
 
 
 @families
-def test_an_optimizer_used_only_every_second_step_does_not_disturb(family: Family) -> None:
+def test_an_optimizer_used_only_every_second_step_does_not_disturb(family: Family) -> None:  # R71
     weight, rare, scaler = tf.Variable([8.0]), tf.Variable([8.0]), LossScaler()
     often_optimizer, rare_optimizer = family.sgd(1.0), family.sgd(1.0)
     for index in range(4):

@@ -29,7 +29,7 @@ class TestGraphMode:
     def test_the_classic_example_runs_word_for_word(self, record: dict[str, Any]) -> None:
         assert record["words"] == {"moved": True, "collection": True}
 
-    def test_bad_steps_are_skipped_and_global_step_stays(self, record: dict[str, Any]) -> None:
+    def test_bad_steps_are_skipped_and_global_step_stays(self, record: dict[str, Any]) -> None:  # R77
         assert record["skipping"]["kinds"] == ["SymbolicTensor", "IndexedSlices", None]
         assert record["skipping"]["record"] == [
             # same weights, scale, skipped, in a row, last, global step, just skipped
@@ -40,27 +40,27 @@ class TestGraphMode:
             [True, 2.0**12, 3, 2, 5, 2, True],
         ]
 
-    def test_variables_lists_slots_under_their_own_names_and_the_scale(self, record: dict[str, Any]) -> None:
+    def test_variables_lists_slots_under_their_own_names_and_the_scale(self, record: dict[str, Any]) -> None:  # R95
         slots = {"beta1_power:0", "beta2_power:0", "table/Adam:0", "table/Adam_1:0", "w/Adam:0", "w/Adam_1:0"}
         scale = {"loss_scale/current_loss_scale:0", "loss_scale/good_steps:0", "loss_scale/history:0"}
         assert set(record["skipping"]["names"]) == slots | scale
 
-    def test_each_graph_has_its_own_scale(self, record: dict[str, Any]) -> None:
+    def test_each_graph_has_its_own_scale(self, record: dict[str, Any]) -> None:  # R149
         assert record["two graphs"] == [2.0**14, 2.0**12]
 
-    def test_gradients_by_hand_are_served_by_the_two_helpers(self, record: dict[str, Any]) -> None:
+    def test_gradients_by_hand_are_served_by_the_two_helpers(self, record: dict[str, Any]) -> None:  # R89
         assert record["by hand"] == {"seen": [[1024.0, 1024.0], [1.0, 1.0]], "after": [0.5, 0.5]}
 
     def test_a_checkpoint_restores_the_scale_into_a_session(self, record: dict[str, Any]) -> None:
         assert record["resumed"] == [2.0**14, 2.0**14]
 
-    def test_sync_replicas_is_refused_in_either_order(self, record: dict[str, Any]) -> None:
+    def test_sync_replicas_is_refused_in_either_order(self, record: dict[str, Any]) -> None:  # R89
         assert len(record["sync"]) == 2
         for message in record["sync"]:
             assert message.startswith("SyncReplicasOptimizer and loss scaling do not work together, in either order")
 
     @pytest.mark.parametrize("kind", ["v1", "legacy"])
-    def test_tf_keras_fits_in_graph_mode(self, record: dict[str, Any], kind: str) -> None:
+    def test_tf_keras_fits_in_graph_mode(self, record: dict[str, Any], kind: str) -> None:  # R95
         fit = record[f"fit {kind}"]
         assert fit["state"] == [2.0**14, 1, 2]
         assert fit["finite"]
@@ -104,6 +104,31 @@ def test_minimize_skips_bad_steps_and_leaves_global_step(mode: str) -> None:
     run()
     assert weight.numpy().tolist() == [0.5, 1.0]
     assert (int(count), float(optimizer.scale), int(optimizer.skipped_steps)) == (1, 32.0, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_that_are_computed_are_unscaled_at_every_scale(mode: str) -> None:  # R73, R74
+    weight, results = tf.Variable([3.0, 4.0]), []
+    for scale in (1, 2**10, 2**15):
+        optimizer = wrap(v1.train.GradientDescentOptimizer(1.0), scale)
+
+        def step(optimizer: Any = optimizer) -> None:
+            ((gradient, variable),) = optimizer.compute_gradients(lambda: tf.reduce_sum(weight**2) / 2, [weight])
+            optimizer.apply_gradients([(tf.clip_by_norm(gradient, 1.0), variable)])
+
+        weight.assign([3.0, 4.0])
+        make_function(step, mode)()
+        results.append(weight.numpy().tolist())
+    assert results == [results[0]] * 3
+    np.testing.assert_allclose(results[0], [3.0 - 0.6, 4.0 - 0.8], rtol=1e-6)
+
+
+def test_an_empty_list_of_gradients_is_an_error_that_changes_nothing() -> None:  # R71; as TensorFlow's own optimizers have it
+    optimizer = wrap(v1.train.GradientDescentOptimizer(0.1))
+    before = optimizer.loss_scale_state()
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply_gradients([])
+    assert optimizer.loss_scale_state() == before
 
 
 def test_slots_are_those_of_the_inner_optimizer() -> None:

@@ -27,7 +27,7 @@ WRAPPERS = {KERAS3: LossScaleOptimizer, TF_KERAS: TfKerasLossScaleOptimizer, LEG
     ("loss_scale", "policy"),
     [("dynamic", DynamicLossScale()), (64, FixedLossScale(64)), (None, NoLossScale()), (DynamicLossScale(hysteresis=2), DynamicLossScale(hysteresis=2))],
 )
-def test_each_family_gets_its_own_wrapper(family: Family, loss_scale: Any, policy: Any) -> None:
+def test_each_family_gets_its_own_wrapper(family: Family, loss_scale: Any, policy: Any) -> None:  # R103
     inner = family.adam(0.1)
     assert not is_wrapped(inner)
     wrapped = wrap(inner, loss_scale)
@@ -53,7 +53,7 @@ def test_the_wrappers_of_others_are_wrapped_already() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, "adam", 3, object(), keras.optimizers.Adam, tf.Variable(1.0)])
-def test_anything_else_is_refused_with_a_list_of_what_is_accepted(thing: Any) -> None:
+def test_anything_else_is_refused_with_a_list_of_what_is_accepted(thing: Any) -> None:  # R103
     accepted = (
         r"Give a Keras 3 optimizer \(keras.optimizers\), a tf_keras optimizer \(tf_keras.optimizers\), a legacy tf_keras optimizer "
         r"\(tf_keras.optimizers.legacy\) or a TensorFlow 1 optimizer \(tf.compat.v1.train.Optimizer\)."

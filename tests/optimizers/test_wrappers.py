@@ -55,7 +55,7 @@ def steps_in_graph(family: Family, optimizer: Any, problem: Problem, jit: bool) 
 
 @families
 @modes
-def test_three_hundred_overflows_change_nothing_but_the_scale(family: Family, mode: str) -> None:
+def test_three_hundred_overflows_change_nothing_but_the_scale(family: Family, mode: str) -> None:  # R65
     problem, optimizer = Problem(), wrap(family.adam(0.1), DynamicLossScale(growth_interval=2))
     step = trainer(family, optimizer, problem, mode)
     step()
@@ -83,7 +83,7 @@ def inner_variables(family: Family, optimizer: Any) -> list[Any]:
 
 @families
 @pytest.mark.parametrize("jit", [False, True], ids=["loop", "compiled loop"])
-def test_ten_thousand_growth_periods_stop_at_the_maximum(family: Family, jit: bool) -> None:
+def test_ten_thousand_growth_periods_stop_at_the_maximum(family: Family, jit: bool) -> None:  # R68
     problem, optimizer = Problem(), wrap(family.sgd(1e-3), DynamicLossScale(growth_interval=1))
     run = steps_in_graph(family, optimizer, problem, jit)
     run(8)
@@ -99,7 +99,7 @@ def test_ten_thousand_growth_periods_stop_at_the_maximum(family: Family, jit: bo
 
 @families
 @modes
-def test_a_pattern_of_overflows_is_followed_step_by_step(family: Family, mode: str) -> None:
+def test_a_pattern_of_overflows_is_followed_step_by_step(family: Family, mode: str) -> None:  # R77, R79
     policy = DynamicLossScale(initial=64, growth_interval=2, minimum=4, hysteresis=2)
     problem, optimizer, expected = Problem(), wrap(family.adam(0.1), policy), initial_state(policy)
     step, iterations = trainer(family, optimizer, problem, mode), 0
@@ -117,7 +117,7 @@ def test_a_pattern_of_overflows_is_followed_step_by_step(family: Family, mode: s
 
 
 @families
-def test_a_step_tells_in_the_same_function_whether_it_was_skipped(family: Family) -> None:
+def test_a_step_tells_in_the_same_function_whether_it_was_skipped(family: Family) -> None:  # R79, R91
     problem, optimizer = Problem(), wrap(family.adam(0.1))
 
     @tf.function
@@ -136,7 +136,7 @@ CLIPPINGS = {"clipnorm": 0.5, "global_clipnorm": 0.5, "clipvalue": 0.25}
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 @kerases
 @pytest.mark.parametrize("mode", ["function", "jit"])
-def test_clipping_acts_on_unscaled_gradients(family: Family, mode: str, clipping: str) -> None:
+def test_clipping_acts_on_unscaled_gradients(family: Family, mode: str, clipping: str) -> None:  # R73
     plain, problem = Problem(), Problem()
     unwrapped = trainer(family, family.sgd(0.1, **{clipping: CLIPPINGS[clipping]}), plain, mode)
     unwrapped()
@@ -154,7 +154,7 @@ def test_clipping_acts_on_unscaled_gradients(family: Family, mode: str, clipping
 
 @pytest.mark.parametrize("clip", [lambda g: tf.clip_by_norm(g, 0.5), lambda g: tf.clip_by_value(g, -0.25, 0.25)], ids=["norm", "value"])
 @families
-def test_gradients_clipped_by_hand_are_unscaled_ones(family: Family, clip: Callable[[Any], Any]) -> None:
+def test_gradients_clipped_by_hand_are_unscaled_ones(family: Family, clip: Callable[[Any], Any]) -> None:  # R73
     results = []
     for scale in (1, 2**10, 2**15):
         problem, optimizer = Problem(), wrap(family.sgd(0.1), scale)
@@ -173,7 +173,7 @@ def scaled_then_unscaled(family: Family, optimizer: Any, problem: Problem) -> li
 
 
 @families
-def test_gradients_a_user_sees_are_those_of_the_unscaled_loss(family: Family) -> None:
+def test_gradients_a_user_sees_are_those_of_the_unscaled_loss(family: Family) -> None:  # R74
     problem = Problem()
     with tf.GradientTape() as tape:
         loss = problem.loss()
@@ -209,7 +209,7 @@ def test_an_overflow_that_only_the_user_made_is_found(family: Family) -> None:
 
 @families
 @modes
-def test_variables_without_gradient_are_left_alone(family: Family, mode: str) -> None:
+def test_variables_without_gradient_are_left_alone(family: Family, mode: str) -> None:  # R70
     problem, optimizer, unused = Problem(), wrap(family.adam(0.1)), tf.Variable(3.0)
     variables = [unused, *problem.variables]
     step = make_function(lambda: train_step(family, optimizer, problem.loss, variables), mode)
@@ -225,7 +225,7 @@ def test_variables_without_gradient_are_left_alone(family: Family, mode: str) ->
 
 
 @families
-def test_no_gradient_at_all_is_an_error_that_changes_nothing(family: Family) -> None:
+def test_no_gradient_at_all_is_an_error_that_changes_nothing(family: Family) -> None:  # R71
     problem, optimizer = Problem(), wrap(family.sgd(0.1))
     optimizer.scale_loss(1.0) if family is KERAS3 else optimizer.get_scaled_loss(1.0)
     before = optimizer.loss_scale_state()
@@ -235,7 +235,7 @@ def test_no_gradient_at_all_is_an_error_that_changes_nothing(family: Family) -> 
 
 
 @kerases
-def test_an_empty_list_of_gradients_does_nothing(family: Family) -> None:
+def test_an_empty_list_of_gradients_does_nothing(family: Family) -> None:  # R71
     optimizer = wrap(family.sgd(0.1))
     before = optimizer.loss_scale_state()
     optimizer.apply_gradients([])
@@ -244,7 +244,7 @@ def test_an_empty_list_of_gradients_does_nothing(family: Family) -> None:
 
 @families
 @modes
-def test_an_embedding_of_a_million_rows_is_trained_sparsely(family: Family, mode: str) -> None:
+def test_an_embedding_of_a_million_rows_is_trained_sparsely(family: Family, mode: str) -> None:  # R72
     rows = 1_000_000
     table, spoil = tf.Variable(tf.ones([rows, 8])), tf.Variable(0.0)
     optimizer, kinds, largest = wrap(family.sgd(0.5)), [], []
@@ -296,7 +296,7 @@ def test_variables_of_other_dtypes_are_trained(family: Family, dtype: str, mode:
 
 @families
 @pytest.mark.parametrize("exponent", [15, 16, 20])
-def test_a_float16_loss_can_have_any_scale(family: Family, exponent: int) -> None:
+def test_a_float16_loss_can_have_any_scale(family: Family, exponent: int) -> None:  # R88
     variable = tf.Variable([1.0, 2.0])
     optimizer = wrap(family.sgd(0.25), DynamicLossScale(initial=2.0**exponent))
 
@@ -311,7 +311,7 @@ def test_a_float16_loss_can_have_any_scale(family: Family, exponent: int) -> Non
 
 @families
 @modes
-def test_no_scaling_passes_everything_through(family: Family, mode: str) -> None:
+def test_no_scaling_passes_everything_through(family: Family, mode: str) -> None:  # R85
     results, operations = [], []
     for optimizer in (family.adam(0.1), wrap(family.adam(0.1), None)):
         problem = Problem()
@@ -354,7 +354,7 @@ def test_a_fixed_scale_can_be_told_to_never_skip(family: Family, mode: str) -> N
 
 
 @families
-def test_gradients_of_a_loss_that_was_never_scaled_are_warned_about_once(family: Family, caplog: pytest.LogCaptureFixture) -> None:
+def test_gradients_of_a_loss_that_was_never_scaled_are_warned_about_once(family: Family, caplog: pytest.LogCaptureFixture) -> None:  # R86
     problem, optimizer = Problem(), wrap(family.sgd(0.1))
     with tf.GradientTape() as tape:
         loss = problem.loss()
