@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, cut, dangers, decisions, guards, measured, slow, spread, squares, user_rules
+from tfmp.colouring import clusters, cut, dangers, decisions, guards, logarithms, measured, slow, spread, squares, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -62,6 +62,7 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep fine decisions", decisions.keep_fine_decisions),
     _plain("keep what only decides", decisions.keep_what_only_decides),
+    _plain("keep what logarithms read", logarithms.keep_what_logarithms_read),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("keep loop sums", guards.keep_loop_sums),
     _plain("keep summed squares", squares.keep_summed_squares),

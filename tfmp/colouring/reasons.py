@@ -35,6 +35,7 @@ WORDS = {
     "integer for a cast": "hands integers that 16 bit would round to a cast",
     "decides by a constant": "compares with a number that 16 bit would round",
     "only decides": "only decides or counts something, which rounding might change",
+    "read by a logarithm": "a logarithm reads its result, whose small values 16 bit would round away",
     "weight update": "lies between a variable's read and its write",
     "call": "hands values to a function whose arguments and results stay float32",
     "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",
@@ -52,6 +53,9 @@ WORDS = {
     "nothing asked": "no 16-bit op on both sides of it",
 }
 """Rule to what it means for a user."""
+
+ROUNDS_BADLY = frozenset({"constant out of range", "measured out of range", "read by a logarithm"})
+"""Rules about numbers that must not be rounded, whatever kernels there are: not even the weights of such a product may be stored in 16 bit."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,12 @@ import dataclasses
 import fnmatch
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
+from tfmp.colouring.reasons import ROUNDS_BADLY
 from tfmp.dtypes import DT_RESOURCE, DT_VARIANT
 from tfmp.errors import GraphError, RewriteError, SettingsError
 from tfmp.files.bundle import Bundle
@@ -27,9 +29,13 @@ from tfmp.graph import kernels
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.objects import read_objects, set_types
 from tfmp.graph.view import Body, library_schemas, read_graph
+from tfmp.oplists import ALLOW
 
 KERAS_METADATA = "keras_metadata.pb"
 """File with which tf_keras rebuilds its layers."""
+
+OpAndName: TypeAlias = tuple[str, str]
+"""Op type and name of a node."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +76,7 @@ def plan_file(source: Source, options: Options, progress: Progress) -> Plan:
 
 def _plan_saved_model(source: SavedModelSource, options: Options, progress: Progress) -> Plan:
     bundle = Bundle(source.variables) if source.variables else None
-    views, outcomes = [], []
+    views, outcomes, delicate = [], [], set[OpAndName]()
     for number, meta in enumerate(source.proto.meta_graphs):
         objects = read_objects(meta.object_graph_def)
         roots = [Root("", "main graph", named_nodes(meta)), *(Root(name, path) for name, path in objects.functions.items())]
@@ -78,8 +84,9 @@ def _plan_saved_model(source: SavedModelSource, options: Options, progress: Prog
         bound = {name: {at: nodes[number].variable.name for at, number in enumerate(numbers)} for name, numbers in objects.bound.items()}
         graph, found = convert_programs(meta.graph_def, roots, objects.named, bound, options, progress)
         views.append(view_meta_graph(number, meta, graph))
+        delicate |= _delicate(found)
         outcomes += found if objects.functions == {} else found[1:]
-    storage = plan_storage(views, bundle, _storage_target(options))
+    storage = plan_storage(views, bundle, _storage_target(options, delicate))
     proto = tfs.SavedModel()
     proto.CopyFrom(source.proto)
     for view, meta in zip(views, proto.meta_graphs, strict=True):
@@ -103,7 +110,7 @@ def _plan_graph(source: GraphSource, options: Options, progress: Progress) -> Pl
     graph, outcomes = convert_programs(source.proto, [Root("", "graph", named)], (), {}, options, progress)
     nodes = frozenset(name.partition(":")[0] for name in outputs)
     view = view_graph(0, graph, nodes, named)
-    storage = plan_storage([view], None, _storage_target(options))
+    storage = plan_storage([view], None, _storage_target(options, _delicate(outcomes)))
     proto = stored(view, storage, options.format)
     if options.io_dtype:
         proto = retyped_interface(view_graph(0, proto, nodes, named), inputs, outputs, IO_FORMATS[options.io_dtype])
@@ -152,7 +159,16 @@ def _devices(options: Options) -> tuple[str, ...]:
     return (XLA_DEVICES[options.device.type],) if options.device.compiled else (options.device.type,)
 
 
-def _storage_target(options: Options) -> Target:
+def _delicate(outcomes: Iterable[Outcome]) -> set[OpAndName]:
+    """Returns op types and names of the products that stay in float32 because of their numbers. Which function they are in is left out: a namesake in another
+    one keeps its weights, too, which costs space and nothing else.
+    """
+    conversions = (outcome.conversion for outcome in outcomes if outcome.conversion is not None)
+    found = (decision for one in conversions for decision in one.decisions(one.lists.ops(ALLOW)))
+    return {(decision.op, decision.node) for decision in found if decision.rule in ROUNDS_BADLY}
+
+
+def _storage_target(options: Options, delicate: Collection[OpAndName]) -> Target:
     rules = options.settings.user_rules[0]
 
     def kept(names: Iterable[str]) -> str:
@@ -161,7 +177,7 @@ def _storage_target(options: Options) -> Target:
 
     def kept_op(op: str, name: str) -> bool:
         values = {"op": op, "name": name}
-        return any(rule.kind in values and fnmatch.fnmatchcase(values[rule.kind], rule.pattern) for rule in rules)
+        return (op, name) in delicate or any(rule.kind in values and fnmatch.fnmatchcase(values[rule.kind], rule.pattern) for rule in rules)
 
     return Target(options.format, _devices(options), options.settings.lists(options.settings.dtype), kept, kept_op, options.keep_weights)
 

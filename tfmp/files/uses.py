@@ -49,8 +49,8 @@ class Uses:
     def __init__(self, views: Sequence[GraphView], target: FloatFormat, lists: OpLists, kept: Callable[[str, str], bool]) -> None:
         """Looks into `views`.
 
-        Casts to `target` are 16-bit uses, products are the allowlist of `lists`, and `kept` says whether the user's rules keep an op (type, node name) in
-        float32, which then tolerates nothing.
+        Casts to `target` are 16-bit uses, products are the allowlist of `lists`, and `kept` says whether the user's rules or a guard keep an op (type, node
+        name) in float32, which then tolerates nothing.
         """
         self._views, self._target, self._products, self._kept = views, target, lists.ops(ALLOW), kept
         self._readers: dict[tuple[int, str], list[list[list[tuple[int, int]]]]] = {}

@@ -48,7 +48,7 @@ KeepRule: TypeAlias = Callable[[Iterable[str]], str]
 """Names of one weight to the user's rule that keeps it in float32, or ""."""
 
 KeepOp: TypeAlias = Callable[[str, str], bool]
-"""Op type and node name to whether a rule of the user keeps it in float32."""
+"""Op type and node name to whether a rule of the user, or a guard of numbers, keeps it in float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Target:
       devices: device types on which what reads weights must have a kernel.
       lists: the op lists in force.
       kept: the user's rules for weights.
-      kept_op: the user's rules for what reads them.
+      kept_op: the user's rules, and the guards of numbers, for what reads them.
       keep_all: weights stay as they are.
     """
 
