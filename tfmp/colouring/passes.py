@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, cut, dangers, decisions, guards, logarithms, measured, slow, spread, squares, user_rules
+from tfmp.colouring import clusters, cut, dangers, decisions, guards, logarithms, masks, measured, slow, spread, squares, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -58,6 +58,7 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep ops without kernel", guards.keep_ops_without_kernel),
     _plain("keep slow kernels", slow.keep_slow_kernels),
     _plain("keep constant readers", guards.keep_constant_readers),
+    _plain("keep given masks", masks.keep_given_masks),
     _plain("keep integer readers", guards.keep_integer_readers),
     _plain("keep integer sources", guards.keep_integer_sources),
     _plain("keep fine decisions", decisions.keep_fine_decisions),

@@ -31,6 +31,7 @@ WORDS = {
     "no 16-bit form": "the op does not allow this type to be 16 bit",
     "quantized": "the op is quantized",
     "constant out of range": "works with a constant that the 16-bit type cannot hold",
+    "mask of unknown size": "adds a mask that is handed in and may be beyond the 16-bit type",
     "integer from a cast": "works with integers that 16 bit would round",
     "integer for a cast": "hands integers that 16 bit would round to a cast",
     "decides by a constant": "compares with a number that 16 bit would round",
