@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 
 WORDS = ("tensor", "graph", "half", "float32")
 
@@ -137,7 +139,16 @@ def old(folder: pathlib.Path, resource: bool) -> None:
             session, ["serve"], {"serving_default": signature}, assets_collection=assets, main_op=v1.tables_initializer()
         )
         builder.add_meta_graph(["serve", "other"], {"other": signature}, assets_collection=assets)
-        builder.save(as_text=not resource)
+        builder.save()
+    if not resource:
+        _as_text(folder / "saved_model.pb")
+
+
+def _as_text(file: pathlib.Path) -> None:
+    """Writes a SavedModel's proto as text. (What `save(as_text=True)` writes with protobuf 5.29, TensorFlow cannot read.)"""
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    file.with_suffix(".pbtxt").write_text(text_format.MessageToString(model))
+    file.unlink()
 
 
 OLD_WEIGHTS = {"weight": normal(16, 32), "rows": normal(50, 32), "bias": normal(32)}

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 import tfmp
 from tfmp.files.report import FileReport
@@ -206,10 +207,14 @@ def photographs(packages: pathlib.Path) -> np.ndarray:
     return np.stack([astronaut, astronaut[:, ::-1], noisy, quarters])
 
 
+def _in_order(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Returns the faces of `after` next to those of `before` that they are nearest to: those of one image come in the order of their confidence."""
+    far = np.abs(before[:, None, :15] - after[None, :, :15]).max(-1)
+    return after[linear_sum_assignment(far)[1]]
+
+
 def test_mtcnn_finds_the_same_faces(packages: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Its first network proposes and ranks candidates, of which non-maximum suppression drops those that overlap with a better one. Where the two best ones
-    are about equal, rounding decides which of them becomes the box: at the default level for one of seven faces, with 16-bit products alone for none.
-    """
+    """Its first network proposes and ranks candidates, of which non-maximum suppression drops those that overlap with a better one."""
     images = photographs(packages)
     for folder in ("nets", "half", "products"):
         (tmp_path / folder).mkdir()
@@ -223,8 +228,8 @@ def test_mtcnn_finds_the_same_faces(packages: pathlib.Path, tmp_path: pathlib.Pa
     assert np.abs(same - before).max() <= 1e-3  # the SavedModels are mtcnn's networks
     assert len(before) >= 6
     assert half.shape == products.shape == before.shape
+    half, products = (_in_order(before, after) for after in (half, products))
     far = {what: np.abs(before - after)[:, :15].max(1) for what, after in (("default", half), ("products", products))}  # image, box and points in pixels
     print(f"{len(before)} faces, worst difference of each in pixels: {far}")
-    assert far["products"].max() <= 1
-    assert (far["default"] <= 1).mean() > 0.8 and far["default"].max() <= 6
+    assert far["products"].max() <= 1 and far["default"].max() <= 1
     assert max(np.abs(before - after)[:, 15].max() for after in (half, products)) < 1e-2  # confidence

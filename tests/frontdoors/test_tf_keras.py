@@ -121,6 +121,13 @@ def test_a_model_gives_the_same_results(dtype: str, program: str) -> None:
     run(PROGRAMS[program], dtype).check(roundings=64)
 
 
+def test_the_loss_of_a_tensorflow_1_optimizer_is_scaled_under_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scope("float16", loss_scaling=True):
+        model = dense()
+        fitted(model, optimizer=tf.compat.v1.train.MomentumOptimizer(0.05, 0.9))
+    assert model.optimizer.optimizer.scale == 2.0**15
+
+
 @pytest.mark.parametrize("kind", ["new", "legacy", "v1"])
 def test_switched_on_by_code_the_loss_is_scaled_and_weights_are_those_of_float32(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFMP_DTYPE", "float16")

@@ -15,7 +15,7 @@ from benchmarks.costs import FLOPS, costs, redundant_casts, rounded_slots, unsaf
 from benchmarks.flat import Flat, Program
 from benchmarks.steps import UPDATE
 from tests.oracle.tf_pass import unavailable_reason
-from tfmp import oplists
+from tfmp import oplists, tf_api
 from tfmp.colouring.network import PER_CAST, SAVED
 
 pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason() or "there")
@@ -204,7 +204,8 @@ def costs_in_float32(build: Callable[[Any], Any]) -> int:
 
 def test_lists_are_those_of_tensorflow() -> None:
     ours = {row.op: row.float16 for row in oplists.ROWS if row.float16}
-    assert dict(bound.lists()) == ours
+    theirs = dict(bound.lists())
+    assert theirs == {op: kind for op, kind in ours.items() if op in theirs or tf_api.op_def(op) is not None}  # older versions know fewer ops
 
 
 class _Silent:

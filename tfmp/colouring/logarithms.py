@@ -36,7 +36,7 @@ def keep_what_logarithms_read(canvas: Canvas) -> None:
     between them and the logarithm.
     """
     graph = canvas.graph
-    logarithms = [v for node, op in enumerate(graph.body.ops) if op == "Log" for v in graph.vertices(node) if canvas.is_float32(v)]
+    logarithms = [v for node, op in enumerate(graph.body.ops) if op == "Log" and _matters(canvas, node) for v in graph.vertices(node) if canvas.is_float32(v)]
     if not logarithms:
         return
     products = {v for v in canvas.on_lists({ALLOW}) if graph.op(v) in LINEAR}
@@ -51,6 +51,22 @@ def keep_what_logarithms_read(canvas: Canvas) -> None:
             canvas.paint_deny(vertex, "read by a logarithm", origin)
         else:
             canvas.keep(graph.node_of[vertex], "read by a logarithm", -1 if origin == vertex else origin)
+
+
+def _matters(canvas: Canvas, node: int) -> bool:
+    """Returns whether a logarithm is one that somebody wrote and that will run: not the one in the gradient of x ** y by y, which is there for every x ** 2 and
+    has nothing to do if y is a number (`_PowGrad` in `math_grad.py`: the logarithm of x where that is positive and else of 1).
+    """
+    body = canvas.graph.body
+    choice = body.origin(body.inputs[node][0])[0]
+    if not canvas.weight(node):
+        return False
+    if body.ops[choice] not in ("Select", "SelectV2"):
+        return True
+    decision, _, otherwise = (body.origin(edge) for edge in body.inputs[choice])
+    if body.ops[otherwise[0]] == "Fill":
+        otherwise = body.inputs[otherwise[0]][1]
+    return body.ops[decision[0]] != "Greater" or not (body.ops[otherwise[0]] == "OnesLike" or canvas.ranges.of(otherwise) == (1.0, 1.0))
 
 
 def _bounds(canvas: Canvas, vertex: int) -> bool:

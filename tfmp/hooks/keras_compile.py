@@ -86,7 +86,9 @@ class _Compile:
             _warn_about(model, args, kwargs)
         if active.loss_scaling and optimizer.scales_losses(active):
             given = args[0] if args else kwargs.get("optimizer", "rmsprop")  # the first parameter and its default, in both families
-            plain = opt = given if given is None else importlib.import_module(self._family.name).optimizers.get(given)
+            # `get` would put an optimizer of TensorFlow 1 into a class of its own, which nothing scales; `compile` does that with what it is handed.
+            known = given is None or wrap.is_optimizer(given)
+            plain = opt = given if known else importlib.import_module(self._family.name).optimizers.get(given)
             opt = _scaled(opt, model, active.settings.strict)
             result = wrapped(opt, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "optimizer": opt})
             if opt is not plain:

@@ -103,6 +103,11 @@ def family_of(optimizer: Any) -> Family:
     raise TypeError(f"Cannot scale losses for {optimizer!r} of type {type(optimizer).__name__}. Give {accepted}.{hint}")
 
 
+def is_optimizer(optimizer: Any) -> bool:
+    """Returns whether something is an optimizer of a family, and not the name of one or its configuration."""
+    return any(family.has(optimizer, family.optimizer) for family in FAMILIES)
+
+
 def is_wrapped(optimizer: Any) -> bool:
     """Returns whether an optimizer scales the loss already, by a wrapper of tfmp or of its own family."""
     return any(family.has(optimizer, family.scaling) for family in FAMILIES)
