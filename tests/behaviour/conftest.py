@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import warnings
 
 import pytest
 
 import tfmp
 from tests.behaviour.on_off import DTYPES, scope
-
-OTHERS_WARNINGS = (
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # TensorFlow's tensors under NumPy 2
-    "ignore:non-integer arguments to randrange:DeprecationWarning",  # tf_keras 2.18 under Python 3.10
-)
+from tests.warnings_of_others import let_pass
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets pass what TensorFlow and Keras warn of about themselves; everything else stays an error."""
-    here = pathlib.Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            for warning in OTHERS_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+    """Lets pass what TensorFlow and Keras warn of about themselves."""
+    let_pass(items, __file__)
 
 
 @pytest.fixture(params=DTYPES)

@@ -9,23 +9,19 @@ import sys
 
 import pytest
 
+from tests.warnings_of_others import let_pass
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-OTHERS_WARNINGS = (
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # TensorFlow's tensors under NumPy 2
-    "ignore:non-integer arguments to randrange:DeprecationWarning",  # tf_keras's random seeds under Python 3.10 and 3.11
+OWN_WARNINGS = (
     "ignore:Gradients do not exist for variables:UserWarning",  # Keras 3, about the gradients that tests leave out on purpose
     "ignore:You are saving your model as an HDF5 file:UserWarning",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets pass what TensorFlow and Keras warn of about themselves; everything else stays an error."""
-    here = pathlib.Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            for warning in OTHERS_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+    """Lets pass what TensorFlow and Keras warn of about themselves."""
+    let_pass(items, __file__, *OWN_WARNINGS)
 
 
 class Scripts:
