@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.numerics import tables
 from tfmp.numerics.calibration import plain_name
 from tfmp.numerics.kinds import kinds, layers
 from tfmp.numerics.mixed import Pair, convert
 from tfmp.numerics.running import TappedProgram
 from tfmp.numerics.sites import Place, Site, by_key
+from tfmp.numerics.tables import comparison_table
 from tfmp.numerics.tracing import Tracer
 
 THRESHOLD = 64.0
@@ -142,7 +142,7 @@ class Comparison(Sequence[TensorComparison]):
 
     def table(self, rows: int | None = None) -> str:
         """Returns the first `rows` as a table of text; by default all that broke or diverged, and at least 20. What only hands values on is left out."""
-        return tables.comparison_table(self, rows)
+        return comparison_table(self, rows)
 
     def __repr__(self) -> str:
         """Returns `table()`."""
