@@ -35,7 +35,7 @@ class Mode:
 
     name: str
     initial: float
-    scales: tuple[float, ...]
+    maximum: float
     periods: int
 
     @property
@@ -44,8 +44,10 @@ class Mode:
         return DynamicLossScale(initial=self.initial)
 
 
-FLOAT32 = Mode("float32", 2.0**15, (1, 2**10, 2**15), periods=10_000 if REPLICAS == 2 else 1_000)
-FLOAT16 = Mode("float16", 2.0**10, (1, 2**5, 2**10), periods=1_000)
+FLOAT32 = Mode("float32", 2.0**15, 2.0**24, periods=10_000 if REPLICAS == 2 else 1_000)
+FLOAT16 = Mode("float16", 2.0**10, 2.0**13, periods=10_000 if REPLICAS == 2 else 1_000)
+SCALES = (1, 2**10, 2**15)
+CLIPNORM = 2.0**-9
 
 
 class Loop:
@@ -73,8 +75,10 @@ class Loop:
                 scaled = self.scaler.scale_loss(self._loss(inputs))
             self.scaler.apply(self.optimizer, tape.gradient(scaled, self.variables), self.variables)
         else:
-            gradients = gradients_for(self.family, self.optimizer, lambda: self._loss(inputs), self.variables)
-            self.optimizer.apply_gradients(list(zip(gradients, self.variables, strict=True)))
+            self.optimizer.apply_gradients(list(zip(self._gradients(self.family, inputs), self.variables, strict=True)))
+
+    def _gradients(self, family: Family, inputs: tf.Tensor) -> list[Any]:
+        return gradients_for(family, self.optimizer, lambda: self._loss(inputs), self.variables)
 
     def _step(self, inputs: Any) -> None:
         self.strategy.run(self._replica_step, args=(inputs,))
@@ -112,7 +116,7 @@ def each_replica_in_turn(loop: Loop) -> dict[str, Any]:
 
 
 class SmallLoop(Loop):
-    """One weight, so that very many steps take little time; its gradient is 1 or 2, so that in float16 a scale of 2^16 is too large."""
+    """One weight, so that very many steps take little time; its gradient is 1 to 4, so that in float16 a scale of 2^16 is too large, and one of 2^13 is not."""
 
     def _make_variables(self) -> list[tf.Variable]:
         return [tf.Variable([[0.5]])]
@@ -152,25 +156,36 @@ def fit(strategy: Any, family: Family, mode: Mode) -> dict[str, Any]:
     return {"state": list(vars(optimizer.loss_scale_state()).values()), "iterations": int(optimizer.iterations.numpy()), "copies": max(copies)}
 
 
-def clipped(strategy: Any, family: Family, mode: Mode) -> list[Any]:
-    """Weights after two steps with clipping: unwrapped, and at three scales."""
-    clipping = {} if family is V1 else {"clipnorm": 0.25}
-    plain = Loop(strategy, lambda: family.sgd(0.1, **clipping), family)
+class ClippedLoop(Loop):
+    """Clips by norm, in the optimizer or, for v1, by hand. Its gradients neither overflow in float16 at a scale of 2^15 nor lose bits at a scale of 1."""
+
+    def _loss(self, inputs: tf.Tensor) -> tf.Tensor:
+        return super()._loss(inputs) / 256.0
+
+    def _gradients(self, family: Family, inputs: tf.Tensor) -> list[Any]:
+        gradients = super()._gradients(family, inputs)
+        return [None if one is None else tf.clip_by_norm(one, CLIPNORM) for one in gradients] if family is V1 else gradients
+
+
+def clipped(strategy: Any, family: Family) -> dict[str, Any]:
+    """Weights after two steps with clipping, and how far the first step went, unwrapped and at three scales."""
+    arguments = {} if family is V1 else {"clipnorm": CLIPNORM}
+    plain = ClippedLoop(strategy, lambda: family.sgd(1.0, **arguments), family)
     if family is KERAS3:  # unwrapped, it cannot make its variables inside a function under a strategy
         with strategy.scope():
             plain.optimizer.build(plain.variables)
-    plain.step(plain.batch())
-    plain.step(plain.batch())
-    results, loop = [plain.weights()], Loop(strategy, lambda: wrap(family.sgd(0.1, **clipping)), family)
-    start = loop.weights()
-    for scale in mode.scales:
-        set_scale(loop.optimizer, scale)
-        for variable, value in zip(loop.variables, start, strict=True):
-            variable.assign(value)
-        loop.step(loop.batch())
-        loop.step(loop.batch())
-        results.append(loop.weights())
-    return results
+    loop = ClippedLoop(strategy, lambda: wrap(family.sgd(1.0, **arguments)), family)
+    start, results = [variable.numpy() for variable in loop.variables], []
+    for one, scale in [(plain, None), *((loop, scale) for scale in SCALES)]:
+        if scale is not None:
+            set_scale(one.optimizer, scale)
+            for variable, value in zip(one.variables, start, strict=True):
+                variable.assign(value)
+        one.step(one.batch())
+        length = float(np.linalg.norm(one.variables[0].numpy() - start[0]))
+        one.step(one.batch())
+        results.append({"weights": one.weights(), "first step": length})
+    return {"plain": results[0], "wrapped": results[1:], "skipped": int(loop.optimizer.skipped_steps)}
 
 
 def sum_overflows(strategy: Any, family: Family) -> dict[str, Any]:
@@ -247,9 +262,10 @@ def compiled(strategy: Any, family: Family) -> str:
     return error_of(lambda: tf.function(loop._step, jit_compile=True)(loop.batch()))
 
 
-def single_device(family: Family, strategy: Any) -> dict[str, Any]:
+def single_device(family: Family, strategy: Any, mode: Mode) -> dict[str, Any]:
     """The same as `many`, compiled, under a strategy of one device."""
-    loop = SmallLoop(strategy, lambda: wrap(family.sgd(1e-5), DynamicLossScale(growth_interval=1)), family)
+    policy = DynamicLossScale(initial=mode.initial, growth_interval=1, maximum=mode.maximum)
+    loop = SmallLoop(strategy, lambda: wrap(family.sgd(1e-5), policy), family)
 
     @tf.function(jit_compile=True)
     def run(inputs: Any, count: tf.Tensor) -> None:
@@ -262,8 +278,10 @@ def single_device(family: Family, strategy: Any) -> dict[str, Any]:
     return {"grown": grown, "fallen": loop.state(), "same weights": loop.weights() == before}
 
 
-def parameter_servers() -> str:
-    """The refusal under ParameterServerStrategy, with a cluster of one server and one worker in this process."""
+def parameter_servers() -> dict[str, Any]:
+    """The refusal under ParameterServerStrategy, with a cluster of one server and one worker in this process; and 20 steps of `fit` with mixed precision on,
+    whose steps are converted and whose optimizer, which cannot be wrapped there, is left as it is with a warning.
+    """
     servers = {"ps": 1, "worker": 1}
     ports = {job: [f"localhost:{port}" for port in free_ports(count)] for job, count in servers.items()}
     for job in servers:
@@ -273,7 +291,18 @@ def parameter_servers() -> str:
     with strategy.scope():
         unscaled = wrap(keras.optimizers.SGD(0.1), None)
         assert float(unscaled.scale) == 1.0
-        return error_of(lambda: wrap(keras.optimizers.SGD(0.1)))
+        refusal = error_of(lambda: wrap(keras.optimizers.SGD(0.1)))
+    before = len(tfmp.report())
+    with warnings.catch_warnings(record=True) as caught, tfmp.mixed_precision(dtype="float16", ignore_performance=True):
+        warnings.simplefilter("always")
+        with strategy.scope():
+            model = tf_keras.Sequential([tf_keras.layers.Input((3,)), tf_keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.zeros((8, 2), "float32"))).repeat().batch(4)
+        losses = model.fit(data, steps_per_epoch=10, epochs=2, verbose=0).history["loss"]
+    said = [str(one.message) for one in caught if "trains without a loss scale" in str(one.message)]
+    converted = sum(record.converted for record in tfmp.report()[before:])
+    return {"refusal": refusal, "steps": int(model.optimizer.iterations.numpy()), "losses": losses, "said": said, "converted": converted}
 
 
 keep: list[Any] = []
@@ -293,7 +322,7 @@ def main() -> None:
     strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(REPLICAS)])
     records: dict[str, Any] = {"float32": together(strategy, FLOAT32)}
     with tfmp.mixed_precision(dtype="float16", ignore_performance=True, loss_scaling=False):
-        records["float16"] = together(strategy, FLOAT16)
+        records["float16"] = together(strategy, FLOAT16) | (single_devices(FLOAT16) if REPLICAS == 2 else {})
     records["converted"] = sum(record.converted for record in tfmp.report())
     if REPLICAS == 2:
         records["float32"] |= borders(strategy)
@@ -310,18 +339,24 @@ def together(strategy: Any, mode: Mode) -> dict[str, Any]:
             return wrap(family.adam(0.1, **clip), mode.policy)
 
         def sgd(family: Family = family) -> Any:
-            return wrap(family.sgd(1e-5), DynamicLossScale(growth_interval=1))
+            return wrap(family.sgd(1e-5), DynamicLossScale(initial=mode.initial, growth_interval=1, maximum=mode.maximum))
 
         records[f"turn-{family.name}-function"] = each_replica_in_turn(Loop(strategy, adam, family))
         if REPLICAS == 2 and mode is FLOAT32:
             records[f"turn-{family.name}-eager"] = each_replica_in_turn(Loop(strategy, adam, family, eager=True))
         records[f"many-{family.name}"] = many(SmallLoop(strategy, sgd, family), mode.periods)
-        if REPLICAS == 2:
-            records[f"clipped-{family.name}"] = clipped(strategy, family, mode)
+        records[f"clipped-{family.name}"] = clipped(strategy, family)
     records["turn-scaler-function"] = each_replica_in_turn(Loop(strategy, lambda: keras.optimizers.Adam(0.1), policy=mode.policy))
     for family in KERASES:
         records[f"fit-{family.name}"] = fit(strategy, family, mode)
     return records
+
+
+def single_devices(mode: Mode) -> dict[str, Any]:
+    """Compiled loops under the strategies of one device."""
+    strategies = {"OneDevice": tf.distribute.OneDeviceStrategy("CPU:0"), "Mirrored": tf.distribute.MirroredStrategy(["CPU:0"])}
+    families = {"OneDevice": [KERAS3], "Mirrored": FAMILIES}
+    return {f"single-{name}": [single_device(family, one, mode) for family in families[name]] for name, one in strategies.items()}
 
 
 def borders(strategy: Any) -> dict[str, Any]:
@@ -333,11 +368,11 @@ def borders(strategy: Any) -> dict[str, Any]:
         records[f"compiled-{family.name}"] = compiled(strategy, family)
     for family in (TF_KERAS, KERASES[2]):
         records[f"reduced-{family.name}"] = reduced_by_hand(strategy, family)
-    for name, one in (("OneDevice", tf.distribute.OneDeviceStrategy("CPU:0")), ("Mirrored", tf.distribute.MirroredStrategy(["CPU:0"]))):
-        records[f"single-{name}"] = [single_device(family, one) for family in (FAMILIES if name == "Mirrored" else [KERAS3])]
+    records |= single_devices(FLOAT32)
     records["outside"] = wrapper_outside_of_scope(strategy)
     records["refused-CentralStorageStrategy"] = central_storage(tf.distribute.experimental.CentralStorageStrategy(["CPU:0"], "CPU:0"))
-    records["refused-ParameterServerStrategyV2"] = parameter_servers()
+    records["parameter servers"] = parameter_servers()
+    records["refused-ParameterServerStrategyV2"] = records["parameter servers"]["refusal"]
     return records
 
 
