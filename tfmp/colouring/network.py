@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
-from tfmp.colouring.typegraph import reach
+from tfmp.colouring.typegraph import reachable
 from tfmp.dtypes import DT_FLOAT
-from tfmp.graph.view import Edge
+from tfmp.graph.edges import Array
 
 SHARING = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",
@@ -47,184 +47,206 @@ SIXTEEN, FLOAT = 0, 1
 """The terminals of the network."""
 
 
-def _backward(canvas: Canvas) -> bytearray:
-    """Returns vertex to 1 if it computes gradients: those in a scope that says so, and all that read what they make."""
+def _backward(canvas: Canvas) -> Array:
+    """Returns vertex to whether it computes gradients: those in a scope that says so, and all that read what they make."""
     graph, body = canvas.graph, canvas.graph.body
-    found = bytearray(len(graph))
-    named = [node for node, name in enumerate(body.names) if any(scope in name for scope in BACKWARD_SCOPES)]
-    starts = [graph.stands_for[v] for node in named if body.ops[node] not in SHARING and body.ops[node] != "Const" for v in graph.vertices(node)]
-    for vertex, _ in reach(starts, (graph.fanout,), lambda v: True):
-        found[vertex] = 1
-    return found
+    tape, v1 = BACKWARD_SCOPES
+    named = [node for node, name in enumerate(body.names) if (tape in name or v1 in name) and body.ops[node] not in SHARING and body.ops[node] != "Const"]
+    starts = np.zeros(len(graph), bool)
+    starts[[graph.stands_for[vertex] for node in named for vertex in graph.vertices(node)]] = True
+    return reachable(graph.arrows, starts)
 
 
 class Network:
-    """Vertices are those of the type graph that are free, in groups that must agree, and one for each cast that several readers share."""
+    """Vertices are those of the type graph that are free, in groups that must agree, and one for each cast that several readers share.
+
+    Everything is worked out for all vertices, tensors or inputs at once, as arrays that are numbered as in `graph.edges`.
+    """
 
     def __init__(self, canvas: Canvas, free: Sequence[int], together: Sequence[Sequence[int]]) -> None:
         """Builds the network of the vertices `free`; those of each group in `together` get one colour, float32 unless all of them are free."""
-        self._canvas, self._free = canvas, free
-        self._leader = self._groups(together)
-        is_free = set(free)
-        for members in self._members.values():
-            if not is_free.issuperset(members):
-                is_free.difference_update(members)
-        self._number: dict[int, int] = {}
-        for vertex in free:
-            if vertex in is_free:
-                leader = self._leader.get(vertex, vertex)
-                self._number.setdefault(leader, 2 + len(self._number))
-        self._size = 2 + len(self._number)
-        self._capacities: dict[tuple[int, int], float] = {}
-        self._implied: set[tuple[int, int]] = set()
-        self._place = self._places()
-        self._backward = _backward(canvas)
+        self._canvas, self._free = canvas, np.array(free, np.int32)
+        self._edges = canvas.graph.body.edges
+        self._size = 2
+        self._place = self._places(together)
+        self._maker, self._reader = self._makers(), self._place[canvas.graph.read]
+        self._arcs: list[tuple[Array, Array, Array]] = []
+        self._implied = np.empty((0, 2), np.int32)
+        self._weight = np.array([canvas.weight(node) for node in range(len(canvas.graph.body))], float)
+        self._elements = np.zeros(len(self._maker))
         self._add_ops()
         self._add_tensors()
 
-    def _groups(self, together: Sequence[Sequence[int]]) -> dict[int, int]:
-        """Returns vertex to the smallest vertex that must have the same colour, for those that are not alone; fills `_members`."""
-        leader: dict[int, int] = {}
-
-        def find(vertex: int) -> int:
-            while leader.setdefault(vertex, vertex) != vertex:
-                vertex = leader[vertex]
-            return vertex
-
-        for group in together:
-            smallest = min(map(find, group), default=-1)
-            for vertex in group:
-                leader[find(vertex)] = smallest
-        self._members: dict[int, list[int]] = {}
-        for vertex in leader:
-            self._members.setdefault(find(vertex), []).append(vertex)
-        return {vertex: top for top, members in self._members.items() for vertex in members}
-
-    def _places(self) -> list[int]:
+    def _places(self, together: Sequence[Sequence[int]]) -> Array:
         """Returns vertex to its number in the network, or the terminal that it is bound to."""
-        places = [SIXTEEN if allow else FLOAT for allow in self._canvas.allow]
-        for vertex in self._free:
-            places[vertex] = self._number.get(self._leader.get(vertex, vertex), FLOAT)
-        stands_for = self._canvas.graph.stands_for
-        return [places[one] for one in stands_for] if self._canvas.graph.tied else places
+        graph, leader = self._canvas.graph, np.arange(len(self._canvas.graph))
+        is_free = np.zeros(len(graph), bool)
+        is_free[self._free] = True
+        for members in _united(together):
+            leader[members] = min(members)
+            is_free[members] &= is_free[members].all()
+        places = np.where(np.frombuffer(self._canvas.allow, bool), SIXTEEN, FLOAT)
+        movable = self._free[is_free[self._free]]
+        places[self._free] = FLOAT
+        leaders, numbers = np.unique(leader[movable], return_inverse=True)
+        places[movable] = self._new(len(leaders))[numbers]
+        return places[graph.stands_for] if graph.tied else places
 
-    def _connect(self, start: int, end: int, capacity: float) -> None:
-        if start != end and end != SIXTEEN and start != FLOAT:
-            self._capacities[start, end] = self._capacities.get((start, end), 0.0) + capacity
+    def _makers(self) -> Array:
+        """Returns tensor to where it comes from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
+        graph, target = self._canvas.graph, self._canvas.rules.format.number
+        places = self._place[graph.made]
+        casts = [node for node in graph.body.nodes_of(["Cast"]) if graph.body.types[node][0] == target]
+        places[self._edges.first[casts]] = SIXTEEN
+        return places
+
+    def _new(self, number: int) -> Array:
+        """Returns so many new vertices of the network."""
+        self._size += number
+        return np.arange(self._size - number, self._size)
+
+    def _connect(self, starts: Array | int, ends: Array | int, capacities: Array) -> None:
+        """Adds arcs; those that can never be cut, since a terminal is on the wrong side, are left out."""
+        starts, ends = np.broadcast_to(starts, capacities.shape), np.broadcast_to(ends, capacities.shape)
+        counts = (starts != ends) & (ends != SIXTEEN) & (starts != FLOAT)
+        self._arcs.append((starts[counts], ends[counts], capacities[counts]))
+
+    def _nodes_of(self, ops: Iterable[str]) -> Array:
+        """Returns node to whether it is of one of these op types."""
+        found = np.zeros(len(self._canvas.graph.body), bool)
+        found[self._canvas.graph.body.nodes_of(ops)] = True
+        return found
+
+    def _count(self, tensors: Array) -> None:
+        """Looks up the elements of these tensors (a flag for each), unless they are known."""
+        edges, sizes = self._edges, self._canvas.sizes
+        (asked,) = np.nonzero(tensors & (self._elements == 0))
+        makers = edges.maker[asked]
+        self._elements[asked] = [sizes.elements(edge) for edge in zip(makers.tolist(), (asked - edges.first[makers]).tolist(), strict=True)]
 
     def _add_ops(self) -> None:
         """Each free vertex costs, if it stays float32, the bytes that 16 bit would have saved."""
-        canvas, graph, body, sizes = self._canvas, self._canvas.graph, self._canvas.graph.body, self._canvas.sizes
-        target = canvas.rules.format.number
-        for vertex in self._free:
-            place, node = self._place[vertex], graph.node_of[vertex]
-            if place == FLOAT or vertex in graph.tied or body.ops[node] in SHARING or not canvas.weight(node):
-                continue
-            slot, layout = vertex - graph.first[node], body.layouts[node]
-            made = sum(sizes.elements((node, port)) for port, number in enumerate(layout.outputs) if number == slot)
-            read = sum(sizes.elements(edge) for edge, number in zip(body.inputs[node], layout.inputs, strict=True) if number == slot)
-            elements = made + (min(read, made) if body.ops[node] in LOOKUPS else read)
-            removes_a_cast = body.ops[node] == "Cast" and body.types[node][1] == target
-            saved: float = elements * (WIDE + NARROW) + PER_CAST if removes_a_cast else elements * (WIDE - NARROW)
-            if body.ops[node] in WRITERS or body.ops[node] in READERS:  # what is on a list waits, and lists are what recurrent layers fill memory with
-                saved += elements * (WIDE - NARROW) * SAVED + PER_CAST
-            self._connect(SIXTEEN, place, saved * canvas.weight(node))
+        canvas, graph, body, edges = self._canvas, self._canvas.graph, self._canvas.graph.body, self._edges
+        node_of = np.array(graph.node_of, np.int32)
+        counts = np.zeros(len(graph), bool)
+        counts[self._free] = self._place[self._free] != FLOAT
+        counts[list(graph.tied)] = False
+        counts &= ~self._nodes_of(SHARING)[node_of] & (self._weight[node_of] != 0)
+        tensors = counts[graph.made]
+        tensors[edges.tensor[counts[graph.read]]] = True
+        self._count(tensors)
+        (vertices,) = np.nonzero(counts)
+        nodes = node_of[vertices]
+        made = np.bincount(graph.made, self._elements, len(graph))[vertices]
+        read = np.bincount(graph.read, self._elements[edges.tensor], len(graph))[vertices]
+        elements = made + np.where(self._nodes_of(LOOKUPS)[nodes], np.minimum(read, made), read)
+        saved = elements * (WIDE - NARROW)
+        to_target = [node for node in body.nodes_of(["Cast"]) if body.types[node][1] == canvas.rules.format.number]
+        removes_a_cast = np.isin(nodes, to_target)
+        saved[removes_a_cast] = elements[removes_a_cast] * (WIDE + NARROW) + PER_CAST
+        on_lists = self._nodes_of(WRITERS | READERS)[nodes]  # what is on a list waits, and lists are what recurrent layers fill memory with
+        saved[on_lists] += elements[on_lists] * (WIDE - NARROW) * SAVED + PER_CAST
+        self._connect(SIXTEEN, self._place[vertices], saved * self._weight[nodes])
 
     def _add_tensors(self) -> None:
-        canvas, body = self._canvas, self._canvas.graph.body
-        first, layouts, place_of, dtype = canvas.graph.first, body.layouts, self._place, canvas.graph.dtype
-        maker_of, makers = self._makers(), dict[Edge, int]()
-        readers: dict[Edge, set[int]] = {}
-        later: dict[Edge, set[int]] = {}
-        for node, edges in enumerate(body.inputs):  # the busiest loop of the cut
-            start, slots = first[node], layouts[node].inputs
-            for edge, slot in zip(edges, slots, strict=True):
-                source, port = edge
-                made = first[source] + layouts[source].outputs[port]
-                maker, reader = maker_of[made], place_of[start + slot]
-                if (maker == reader and maker <= FLOAT) or dtype[made] != DT_FLOAT or not canvas.weight(node):
-                    continue
-                if edge not in makers:
-                    makers[edge] = maker
-                    readers[edge], later[edge] = set(), set()
-                readers[edge].add(reader)
-                if self._backward[made] < self._backward[start + slot]:
-                    later[edge].add(reader)
-                self._imply(edge, maker, node, reader)
-        for edge, maker in makers.items():
-            op = body.ops[edge[0]]
-            if op != "Const" and (maker > FLOAT or max(readers[edge]) > FLOAT):
-                self._add_tensor(edge, maker, readers[edge])
-                if op not in READS:
-                    self._add_saved(edge, later[edge])
+        """A tensor costs a cast where its maker and a reader differ, and room where it waits for the backward part."""
+        graph, edges = self._canvas.graph, self._edges
+        maker, reader = self._maker[edges.tensor], self._reader
+        is_float = np.array(graph.dtype)[graph.made] == DT_FLOAT
+        (inputs,) = np.nonzero(is_float[edges.tensor] & ((maker > FLOAT) | (maker != reader)) & (self._weight[edges.reader] != 0))
+        self._imply(inputs)
+        costs = _flags(edges.tensor[inputs[(maker > FLOAT)[inputs] | (reader > FLOAT)[inputs]]], len(self._maker)) & ~self._nodes_of(["Const"])[edges.maker]
+        self._count(costs)
+        inputs = inputs[costs[edges.tensor[inputs]]]
+        self._add_casts(costs, inputs)
+        backward = _backward(self._canvas)
+        later = backward[graph.read[inputs]] & ~backward[graph.made[edges.tensor[inputs]]]
+        self._add_saved(costs & ~self._nodes_of(READS)[edges.maker], inputs[later])
 
-    def _makers(self) -> list[int]:
-        """Returns vertex to where its tensors come from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
-        graph, target = self._canvas.graph, self._canvas.rules.format.number
-        places = list(self._place)
-        for node, op in enumerate(graph.body.ops):
-            if op == "Cast" and graph.body.types[node][0] == target:
-                places[graph.first[node] + graph.body.layouts[node].outputs[0]] = SIXTEEN
-        return places
-
-    def _imply(self, edge: Edge, maker: int, node: int, reader: int) -> None:
+    def _imply(self, inputs: Array) -> None:
         """What decides by the last bit is 16 bit only if what it reads is; what a Cast makes of numbers that would be rounded, only if its readers are."""
-        body, source = self._canvas.graph.body, edge[0]
-        if reader > FLOAT and body.ops[source] != "Const" and (body.ops[node] == "Cast" or body.ops[node] in DECIDING):
-            self._implied.add((reader, maker))
-        if maker > FLOAT and body.ops[source] == "Cast":
-            exact = LARGEST_INTEGER.get(body.types[source][0], math.inf) <= self._canvas.rules.format.largest_integer
-            if not exact:
-                self._implied.add((maker, reader))
+        body, edges = self._canvas.graph.body, self._edges
+        source, maker, reader = edges.source[inputs], self._maker[edges.tensor[inputs]], self._reader[inputs]
+        deciding = (reader > FLOAT) & self._nodes_of(DECIDING | {"Cast"})[edges.reader[inputs]] & ~self._nodes_of(["Const"])[source]
+        exact = self._canvas.rules.format.largest_integer
+        casts = [node for node in body.nodes_of(["Cast"]) if LARGEST_INTEGER.get(body.types[node][0], math.inf) > exact]
+        rounding = (maker > FLOAT) & np.isin(source, casts)
+        pairs = [np.stack([reader, maker], 1)[deciding], np.stack([maker, reader], 1)[rounding]]
+        self._implied = np.unique(np.concatenate(pairs), axis=0)
 
-    def _add_tensor(self, edge: Edge, maker: int, places: set[int]) -> None:
+    def _add_casts(self, costs: Array, inputs: Array) -> None:
         """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""
-        is_read = self._canvas.graph.body.ops[edge[0]] in READS  # whose cast will leave the loops it is in (`rewriting.hoist`)
-        cost = (self._canvas.sizes.elements(edge) * (WIDE + NARROW) + PER_CAST) * (1 if is_read else self._canvas.weight(edge[0]))
-        movable = sorted(place for place in places if place > FLOAT)
-        if SIXTEEN in places:
-            self._connect(SIXTEEN, maker, cost)
-        elif maker != SIXTEEN and movable:
-            down = movable[0] if len(movable) == 1 else self._shared()
-            for place in movable if len(movable) > 1 else ():
-                self._connect(place, down, cost)
-            self._connect(down, maker, cost)
-        if FLOAT in places:
-            self._connect(maker, FLOAT, cost)
-        elif maker != FLOAT and movable:
-            up = movable[0] if len(movable) == 1 else self._shared()
-            for place in movable if len(movable) > 1 else ():
-                self._connect(up, place, cost)
-            self._connect(maker, up, cost)
+        edges = self._edges
+        # The cast of a variable's value will leave the loops it is in (`rewriting.hoist`).
+        times = np.where(self._nodes_of(READS)[edges.maker], 1.0, self._weight[edges.maker])
+        cost = (self._elements * (WIDE + NARROW) + PER_CAST) * times
+        read_in = {terminal: _flags(edges.tensor[inputs[self._reader[inputs] == terminal]], len(cost)) for terminal in (SIXTEEN, FLOAT)}
+        down, up = costs & read_in[SIXTEEN], costs & read_in[FLOAT]
+        self._connect(SIXTEEN, self._maker[down], cost[down])
+        self._connect(self._maker[up], FLOAT, cost[up])
+        movable = inputs[self._reader[inputs] > FLOAT]
+        down, up = (costs & ~read_in[terminal] & (self._maker != terminal) for terminal in (SIXTEEN, FLOAT))
+        tensors, meeting = self._meet(down, movable, cost, downwards=True)
+        self._connect(meeting, self._maker[tensors], cost[tensors])
+        tensors, meeting = self._meet(up, movable, cost, downwards=False)
+        self._connect(self._maker[tensors], meeting, cost[tensors])
 
-    def _add_saved(self, edge: Edge, places: set[int]) -> None:
-        """A tensor that backward ops read waits for them, once in each width in which they read it."""
-        cost = self._canvas.sizes.elements(edge) * SAVED * self._canvas.weight(edge[0])
-        movable = sorted(place for place in places if place > FLOAT)
+    def _add_saved(self, costs: Array, later: Array) -> None:
+        """A tensor that backward ops read (the inputs `later`) waits for them, once in each width in which they read it."""
+        edges = self._edges
+        cost = self._elements * SAVED * self._weight[edges.maker]
+        movable = later[self._reader[later] > FLOAT]
         for width, terminal in ((WIDE, FLOAT), (NARROW, SIXTEEN)):
-            if terminal in places or not movable:
-                continue
-            one = movable[0] if len(movable) == 1 else self._shared()
-            for place in movable if len(movable) > 1 else ():
-                self._connect(*((one, place) if terminal == FLOAT else (place, one)), cost * width)
-            self._connect(*((SIXTEEN, one) if terminal == FLOAT else (one, FLOAT)), cost * width)
+            waits_anyway = _flags(edges.tensor[later[self._reader[later] == terminal]], len(cost))
+            tensors, meeting = self._meet(costs & ~waits_anyway, movable, cost * width, downwards=terminal == SIXTEEN)
+            starts, ends = (SIXTEEN, meeting) if terminal == FLOAT else (meeting, FLOAT)
+            self._connect(starts, ends, cost[tensors] * width)
 
-    def _shared(self) -> int:
-        self._size += 1
-        return self._size - 1
+    def _meet(self, tensors: Array, inputs: Array, cost: Array, *, downwards: bool) -> tuple[Array, Array]:
+        """Returns those of `tensors` (a flag for each) that some of `inputs` read, and for each of them where its readers meet, so that all of them together
+        pay once: at the only reader, or in a new vertex that is connected to all.
+        """
+        edges = self._edges
+        inputs = inputs[tensors[edges.tensor[inputs]]]
+        read, readers = np.divmod(np.unique(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
+        found, index, counts = np.unique(read, return_index=True, return_counts=True)
+        meeting = readers[index]
+        meeting[counts > 1] = self._new(np.count_nonzero(counts > 1))
+        shared = np.repeat(counts > 1, counts)
+        ends = readers[shared], np.repeat(meeting, counts)[shared]
+        self._connect(*(ends if downwards else reversed(ends)), cost[read[shared]])
+        return found, meeting
 
-    def sixteen(self) -> Iterator[int]:
-        """Yields the free vertices on the 16-bit side."""
-        if not self._capacities:
-            return
-        scale = min(1.0, LARGEST_TOTAL / sum(self._capacities.values()))
-        whole = {edge: max(1, round(capacity * scale)) for edge, capacity in self._capacities.items()}
-        whole |= dict.fromkeys(self._implied, LARGEST_TOTAL)
-        rows, columns = zip(*whole, strict=True)
-        capacities = csr_array((np.fromiter(whole.values(), np.int32), (rows, columns)), shape=(self._size, self._size), dtype=np.int32)
-        residual = csr_array(capacities - maximum_flow(capacities, SIXTEEN, FLOAT).flow)
+    def sixteen(self) -> Sequence[int]:
+        """Returns the free vertices on the 16-bit side."""
+        starts, ends, capacities = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
+        if not len(capacities):
+            return []
+        shape = (self._size, self._size)
+        summed = csr_array(coo_array((capacities, (starts, ends)), shape=shape))  # adds up arcs between the same two
+        scale = min(1.0, LARGEST_TOTAL / summed.data.sum())
+        whole = csr_array((np.maximum(1, np.rint(summed.data * scale)).astype(np.int32), summed.indices, summed.indptr), shape=shape)
+        implied = coo_array((np.full(len(self._implied), LARGEST_TOTAL, np.int32), self._implied.T), shape=shape)
+        network = csr_array(whole.maximum(csr_array(implied)), dtype=np.int32)
+        residual = csr_array(network - maximum_flow(network, SIXTEEN, FLOAT).flow)
         residual.eliminate_zeros()
-        reached = set(breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False).tolist())
-        for vertex in self._free:
-            if self._number.get(self._leader.get(vertex, vertex)) in reached:
-                yield vertex
+        reached = np.zeros(self._size, bool)
+        reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True
+        places = self._place[self._free]
+        return self._free[(places > FLOAT) & reached[places]].tolist()
+
+
+def _flags(numbers: Array, size: int) -> Array:
+    """Returns for each number below `size` whether it is among `numbers`."""
+    found = np.zeros(size, bool)
+    found[numbers] = True
+    return found
+
+
+def _united(groups: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Returns the groups with those that share a vertex made one."""
+    group_of: dict[int, list[int]] = {}
+    for group in groups:
+        merged = list(dict.fromkeys(vertex for member in group for vertex in group_of.get(member, [member])))
+        group_of.update(dict.fromkeys(merged, merged))
+    return list({id(group): group for group in group_of.values()}.values())

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from tfmp.dtypes import REF_OFFSET
 from tfmp.errors import GraphError
+from tfmp.graph.edges import Array, adjacency
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
 from tfmp.program.union import End
@@ -32,35 +35,41 @@ class TypeGraph:
       fanin, fanout: vertex to its neighbours; one that is connected twice is there twice.
       stands_for: vertex to the one that stands for it, mostly itself.
       tied: the vertices that stand for several.
+      made: tensor (as numbered in `body.edges`) to the vertex of its type.
+      read: input (likewise) to the vertex of its type.
     """
 
     def __init__(self, body: Body, ties: Sequence[tuple[End, End]] = ()) -> None:
         """Builds the vertices and edges of `body`; raises `GraphError` if tied slots have different types."""
         self.body = body
-        self.first: list[int] = []
-        self.node_of: list[int] = []
-        self.dtype: list[int] = []
-        for node, types in enumerate(body.types):
-            self.first.append(len(self.node_of))
-            self.node_of.extend([node] * len(types))
-            self.dtype.extend(types)
+        lengths = np.fromiter(map(len, body.types), np.int32, len(body.types))
+        starts = np.cumsum(lengths, dtype=np.int32) - lengths
+        self.first: list[int] = starts.tolist()
+        self.node_of: list[int] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths).tolist()
+        self.dtype: list[int] = list(itertools.chain.from_iterable(body.types))
         if max(self.dtype, default=0) > REF_OFFSET:
             self.dtype = [plain(dtype) for dtype in self.dtype]
-        self.fanin: list[list[int]] = [[] for _ in self.node_of]
-        self.fanout: list[list[int]] = [[] for _ in self.node_of]
         self.stands_for, self.tied = self._tie(ties)
-        self._connect()
+        edges = body.edges
+        self.made = starts[edges.maker] + edges.maker_slot
+        self.read = starts[edges.reader] + edges.reader_slot
+        self._arrows = self._between(self.made[edges.tensor], self.read)
+        self.fanin, self.fanout = adjacency(*reversed(self._arrows), len(self)), adjacency(*self._arrows, len(self))
+        self._added: list[tuple[int, int]] = []
 
-    def _connect(self) -> None:
-        first, layouts, fanin, fanout = self.first, self.body.layouts, self.fanin, self.fanout
-        stands_for = self.stands_for if self.tied else None
-        for node, edges in enumerate(self.body.inputs):
-            for (source, output), slot in zip(edges, layouts[node].inputs, strict=True):
-                from_vertex, to_vertex = first[source] + layouts[source].outputs[output], first[node] + slot
-                if stands_for is not None:
-                    from_vertex, to_vertex = stands_for[from_vertex], stands_for[to_vertex]
-                fanout[from_vertex].append(to_vertex)  # as `add_edge`, in line: this is the busiest loop of a conversion
-                fanin[to_vertex].append(from_vertex)
+    def _between(self, sources: Array, readers: Array) -> tuple[Array, Array]:
+        if not self.tied:
+            return sources, readers
+        stands_for = np.array(self.stands_for, np.int32)
+        return stands_for[sources], stands_for[readers]
+
+    @property
+    def arrows(self) -> tuple[Array, Array]:
+        """The edges as two arrays: what they come from and what they lead to."""
+        if not self._added:
+            return self._arrows
+        added = np.array(self._added, np.int32).T
+        return np.concatenate([self._arrows[0], added[0]]), np.concatenate([self._arrows[1], added[1]])
 
     def _tie(self, ties: Sequence[tuple[End, End]]) -> tuple[Sequence[int], frozenset[int]]:
         if not ties:
@@ -99,6 +108,7 @@ class TypeGraph:
         """Adds an edge; one that is there twice does no harm, and looking for it would cost quadratic time at a tensor with many readers."""
         self.fanout[source].append(reader)
         self.fanin[reader].append(source)
+        self._added.append((source, reader))
 
     def vertices(self, node: int) -> range:
         """Returns the vertices of `node`."""
@@ -140,3 +150,24 @@ def reach(starts: Iterable[int], directions: Sequence[Adjacency], enter: Callabl
                     seen.add(neighbour)
                     found.append((neighbour, vertex))
     return found
+
+
+def reachable(arrows: tuple[Array, Array], starts: Array, enter: Array | None = None) -> Array:
+    """Returns vertex to whether `reach` finds it, for those who ask about all vertices and not from where they are reached.
+
+    Args:
+      arrows: the edges, as two arrays: what they come from, and what they lead to.
+      starts: vertex to whether the search starts there.
+      enter: vertex to whether it may be entered; all may, if it is left out.
+    """
+    size = len(starts)
+    sources, readers = arrows
+    if enter is not None:
+        open_ = enter[readers]
+        sources, readers = sources[open_], readers[open_]
+    (first,) = np.nonzero(starts)
+    sources, readers = np.concatenate([np.full(len(first), size), sources]), np.concatenate([first, readers])
+    found = np.zeros(size + 1, bool)
+    steps = csr_array((np.ones(len(sources)), (sources, readers)), shape=(size + 1, size + 1))
+    found[breadth_first_order(steps, size, return_predecessors=False)] = True
+    return found[:size]

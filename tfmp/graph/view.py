@@ -6,14 +6,17 @@ become pseudo nodes (`_Arg`, `_Retval`), as they do in TensorFlow's own optimize
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
+from tfmp.graph.edges import Edges, edges_of
 from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
 from tfmp.user_rules import FLOAT32_MARK
 
@@ -84,6 +87,23 @@ class Body:
     def pseudo_nodes(self) -> list[int]:
         """The numbers of the nodes that are not in the proto: arguments and results."""
         return [node for node, proto in enumerate(self.protos) if proto is None]
+
+    @functools.cached_property
+    def edges(self) -> Edges:
+        """The tensors and inputs as arrays; made when they are first asked for, after which nothing of the body may change."""
+        return edges_of(self.layouts, self.inputs)
+
+    @functools.cached_property
+    def _by_op(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for node, op in enumerate(self.ops):
+            found.setdefault(op, []).append(node)
+        return found
+
+    def nodes_of(self, ops: Iterable[str]) -> list[int]:
+        """Returns the nodes of these op types, in node order; to be asked once nothing of the body changes any more."""
+        found = [self._by_op[op] for op in ops if op in self._by_op]
+        return found[0] if len(found) == 1 else sorted(itertools.chain.from_iterable(found))
 
     def readers(self) -> list[list[list[Edge]]]:
         """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
