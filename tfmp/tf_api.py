@@ -219,7 +219,11 @@ def input_shapes(graph: Any, index: int) -> list[tuple[int | None, ...] | None]:
 
 
 def _dimensions(tensor: Any) -> tuple[int | None, ...] | None:
-    return tensor.shape._dims  # as `as_list` gives it, without a copy of what is asked for very often
+    """Returns the shape of a tensor, without the `TensorShape` that asking for it would make first where tracing has not: there are very many."""
+    if tensor._shape_val is not None:
+        return tensor._shape_val._dims
+    sizes, is_unknown = tensor._shape
+    return None if is_unknown else tuple(sizes)
 
 
 def python_graphs(functions: Iterable[AtomicFunction]) -> dict[str, Any]:

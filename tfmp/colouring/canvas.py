@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
@@ -53,9 +54,8 @@ class Rules:
     measured: Measured = Measured()
 
 
-@dataclasses.dataclass(frozen=True)
-class Reason:
-    """Why a vertex has its colour.
+class Reason(NamedTuple):
+    """Why a vertex has its colour. A tuple, since there is one for most vertices.
 
     Attributes:
       rule: what decided, a key of `reasons.WORDS`.
@@ -115,7 +115,6 @@ class Canvas:
         for node, kind in enumerate(self.kind):
             if kind is not None:
                 self._on_list.setdefault(kind, []).extend(self.graph.vertices(node))
-        self._attr_types: dict[int, kernels.Types] = {}
         self._supports: dict[tuple[object, ...], bool] = {}
 
     def _processable(self, body: Body) -> bytearray:
@@ -160,9 +159,11 @@ class Canvas:
             self.kind[node] = kind
         self._on_list.setdefault(kind, []).extend(sorted(vertices))
 
-    def explain(self, vertex: int, rule: str) -> None:
-        """Gives `vertex` a reason for staying float32, unless it has one."""
-        self.reasons.setdefault(vertex, Reason(rule))
+    def explain(self, vertices: Iterable[int], rule: str) -> None:
+        """Gives each of `vertices` a reason for staying float32, unless it has one."""
+        reason = Reason(rule)
+        for vertex in vertices:
+            self.reasons.setdefault(vertex, reason)
 
     def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
@@ -188,7 +189,7 @@ class Canvas:
 
     def devices(self, node: int) -> Devices:
         """Returns the device types whose kernels must exist for `node`."""
-        return self._devices[self.union.instance_of(node)]
+        return self._devices[self.union.instance_of(node) if len(self._devices) > 1 else 0]
 
     def weight(self, node: int) -> int:
         """Returns how often `node` runs in one run of the program, as far as the graph tells; 0 if TensorFlow prunes it."""
@@ -235,18 +236,14 @@ class Canvas:
             return True
         node = self.graph.node_of[vertex]
         body, devices = self.graph.body, self.devices(node)
-        attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
-        if not attr:
-            return False
-        if node not in self._attr_types:
-            self._attr_types[node] = body.attr_types(node, {})
-        types = self._attr_types[node]
-        key = (body.ops[node], attr, index >= 0, frozenset(types.items()), devices)
+        number = vertex - self.graph.first[node]
+        key = (body.ops[node], id(body.layouts[node]), number, tuple(body.types[node]), devices)  # alike nodes share a layout
         known = self._supports.get(key)
         if known is None:
-            new = {self.rules.format.number}
-            changed = {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}  # the other entries of a list keep their types
-            known = self._supports[key] = self.supports_type(vertex) and _has_kernels(body.ops[node], changed, devices)
+            attr, index, _ = body.layouts[node].keys[number]
+            types, new = body.attr_types(node, {}), {self.rules.format.number}
+            changed = {**types, attr: frozenset(types[attr] | new if index >= 0 else new)} if attr else {}  # the other entries of a list keep their types
+            known = self._supports[key] = bool(attr) and self.supports_type(vertex) and _has_kernels(body.ops[node], changed, devices)
         return known
 
     def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:

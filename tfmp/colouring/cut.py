@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tfmp.colouring import dangers
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.network import Network
 from tfmp.colouring.spread import reads_reference_variable
-from tfmp.colouring.typegraph import reach
+from tfmp.colouring.typegraph import reachable
+from tfmp.graph.edges import Array
 from tfmp.oplists import CLEAR, INFER
 
 
@@ -31,35 +34,51 @@ def cut_casts(canvas: Canvas, lists: Clusters) -> None:
     network = Network(canvas, free, together)
     for vertex in network.sixteen():
         canvas.paint_allow(vertex, "cheapest in 16 bit")
-    for vertex in free:
-        if not canvas.allow[vertex]:
-            canvas.explain(vertex, "cheapest in float32")
+    canvas.explain((vertex for vertex in free if not canvas.allow[vertex]), "cheapest in float32")
 
 
 def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[int]:
     """Returns the vertices that may go either way; adds to `together` those of a node that has kernels only if all of them change."""
+    graph = canvas.graph
+    possible = _possible(canvas, lists, together)
+    waits = possible & graph.flags(v for v in canvas.on_lists({INFER}) if v not in graph.tied)
+    starts = np.frombuffer(canvas.allow, bool) | (possible & graph.flags(_beside_products(canvas)))
+    reached = reachable(graph.arrows, starts, possible)
+    expanding = list(dangers.expansions(canvas, np.nonzero(waits & ~reached)[0].tolist()))
+    if expanding:
+        reached = reachable(graph.arrows, starts | graph.flags(expanding), possible)
+    return np.nonzero(possible & (reached | ~waits))[0].tolist()
+
+
+def _possible(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Array:
+    """Returns vertex to whether it may change at all, for those that nothing has decided yet."""
     graph, body = canvas.graph, canvas.graph.body
     loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
-    target = canvas.rules.format.number
-    casts = [v for node, op in enumerate(body.ops) if op == "Cast" and body.types[node][0] != target for v in graph.vertices(node)]
-    possible = bytearray(len(graph))
+    casts = (v for node in body.nodes_of(["Cast"]) if body.types[node][0] != canvas.rules.format.number for v in graph.vertices(node))
+    candidates = _may_change(canvas) & graph.flags((*canvas.on_lists({CLEAR, INFER}), *graph.tied, *casts))
+    possible = np.zeros(len(graph), bool)
     unsupported: dict[int, list[int]] = {}
-    for vertex in (*canvas.on_lists({CLEAR, INFER}), *sorted(graph.tied), *casts):
-        if _may_change(canvas, vertex) and (vertex in loops or not reads_reference_variable(canvas, graph.node_of[vertex])):
+    has_references = bool(body.nodes_of(["Variable", "VariableV2"]))
+    for vertex in np.nonzero(candidates)[0].tolist():
+        if not has_references or vertex in loops or not reads_reference_variable(canvas, graph.node_of[vertex]):
             possible[vertex] = canvas.supports(vertex)
             if not possible[vertex] and canvas.supports_type(vertex):
                 unsupported.setdefault(graph.node_of[vertex], []).append(vertex)
     for node, vertices in unsupported.items():
         if len(vertices) > 1 and canvas.kernels_exist(node, [vertex - graph.first[node] for vertex in vertices]):
             together.append(vertices)
-            for vertex in vertices:
-                possible[vertex] = 1
+            possible[vertices] = True
     for vertex in (vertex for cluster in lists for vertex in cluster):
         possible[vertex] = not canvas.deny[vertex] and canvas.processable[graph.node_of[vertex]]
-    starts = [v for v in range(len(graph)) if canvas.allow[v]]
-    beside = (v for v in (*dangers.expansions(canvas), *_beside_products(canvas)) if possible[v])
-    reached = {v for v, _ in reach([*starts, *beside], (graph.fanout,), possible.__getitem__)}
-    return [v for v in range(len(graph)) if possible[v] and (v in reached or canvas.kind_at(v) != INFER)]
+    return possible
+
+
+def _may_change(canvas: Canvas) -> Array:
+    """Returns vertex to whether it is float32, undecided, and of a node that may be changed or of several that are tied."""
+    graph = canvas.graph
+    decided = np.frombuffer(canvas.deny, bool) | np.frombuffer(canvas.allow, bool)
+    alone = np.frombuffer(canvas.processable, bool)[graph.nodes] & (np.array(graph.stands_for) == np.arange(len(graph)))
+    return graph.is_float32 & ~decided & (alone | graph.flags(graph.tied))
 
 
 def _beside_products(canvas: Canvas) -> Iterator[int]:
@@ -68,10 +87,3 @@ def _beside_products(canvas: Canvas) -> Iterator[int]:
     for vertex in canvas.on_lists({INFER}):
         if graph.op(vertex) == "BiasAddGrad" and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
             yield vertex
-
-
-def _may_change(canvas: Canvas, vertex: int) -> bool:
-    graph = canvas.graph
-    if not canvas.is_float32(vertex) or canvas.deny[vertex] or canvas.allow[vertex]:
-        return False
-    return vertex in graph.tied or (bool(canvas.processable[graph.node_of[vertex]]) and graph.stands_for[vertex] == vertex)

@@ -9,12 +9,14 @@ ends where a statistic of harmless size meets the data.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import ROOTS
 from tfmp.colouring.spread import SPREADING
-from tfmp.colouring.typegraph import reach
+from tfmp.colouring.typegraph import reachable
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 
 STATISTIC = 8
@@ -40,8 +42,8 @@ def spread_danger(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
     _free_forgotten_squares(canvas)
     graph = canvas.graph
-    towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), canvas.clear.__getitem__)
-    before_danger = {vertex for vertex, _ in towards}
+    sources, readers = graph.arrows
+    before_danger = reachable((readers, sources), graph.flags(canvas.on_lists({DENY, INFER})), np.frombuffer(canvas.clear, bool)).tobytes()
     dangers: dict[int, Danger] = {}
     todo: list[tuple[int, int]] = []
 
@@ -61,7 +63,7 @@ def spread_danger(canvas: Canvas) -> None:
     while todo:
         vertex, origin = todo.pop()
         for reader in graph.fanout[vertex]:
-            if reader in before_danger and canvas.kind_at(reader) in (CLEAR, INFER):
+            if before_danger[reader] and canvas.kind_at(reader) in (CLEAR, INFER):
                 danger = _carried(canvas, vertex, reader, dangers[vertex])
                 if danger:
                     if not canvas.deny[reader]:
@@ -125,15 +127,15 @@ def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:
     graph, body, sizes = canvas.graph, canvas.graph.body, canvas.sizes
     source = graph.node_of[vertex]
     ports = [edge for edge in body.inputs[node] if edge[0] == source]
-    return bool(ports) and all(sizes.elements((node, 0)) >= STATISTIC * sizes.elements(edge) for edge in ports)
+    return bool(ports) and sizes.elements((node, 0)) >= STATISTIC * max(map(sizes.elements, ports))
 
 
-def expansions(canvas: Canvas) -> Iterable[int]:
-    """Yields the vertices of infer ops that make something large of small tensors only, such as the product of two statistics."""
+def expansions(canvas: Canvas, vertices: Iterable[int]) -> Iterator[int]:
+    """Yields those of `vertices` whose ops make something large of small tensors only, such as the product of two statistics."""
     graph, body, sizes = canvas.graph, canvas.graph.body, canvas.sizes
-    for vertex in canvas.on_lists({INFER}):
+    for vertex in vertices:
         node = graph.node_of[vertex]
-        if not canvas.deny[vertex] and canvas.processable[node] and body.inputs[node]:
+        if body.inputs[node]:
             largest = sizes.elements((node, 0))
             if largest >= STATISTIC * STATISTIC and all(largest >= STATISTIC * sizes.elements(edge) for edge in body.inputs[node]):
                 yield vertex

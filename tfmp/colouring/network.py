@@ -14,7 +14,6 @@ from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
 from tfmp.colouring.typegraph import reachable
-from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.edges import Array
 
 SHARING = frozenset({
@@ -52,9 +51,7 @@ def _backward(canvas: Canvas) -> Array:
     graph, body = canvas.graph, canvas.graph.body
     tape, v1 = BACKWARD_SCOPES
     named = [node for node, name in enumerate(body.names) if (tape in name or v1 in name) and body.ops[node] not in SHARING and body.ops[node] != "Const"]
-    starts = np.zeros(len(graph), bool)
-    starts[[graph.stands_for[vertex] for node in named for vertex in graph.vertices(node)]] = True
-    return reachable(graph.arrows, starts)
+    return reachable(graph.arrows, graph.flags(graph.stands_for[vertex] for node in named for vertex in graph.vertices(node)))
 
 
 class Network:
@@ -127,7 +124,7 @@ class Network:
     def _add_ops(self) -> None:
         """Each free vertex costs, if it stays float32, the bytes that 16 bit would have saved."""
         canvas, graph, body, edges = self._canvas, self._canvas.graph, self._canvas.graph.body, self._edges
-        node_of = np.array(graph.node_of, np.int32)
+        node_of = graph.nodes
         counts = np.zeros(len(graph), bool)
         counts[self._free] = self._place[self._free] != FLOAT
         counts[list(graph.tied)] = False
@@ -152,7 +149,7 @@ class Network:
         """A tensor costs a cast where its maker and a reader differ, and room where it waits for the backward part."""
         graph, edges = self._canvas.graph, self._edges
         maker, reader = self._maker[edges.tensor], self._reader
-        is_float = np.array(graph.dtype)[graph.made] == DT_FLOAT
+        is_float = graph.is_float32[graph.made]
         (inputs,) = np.nonzero(is_float[edges.tensor] & ((maker > FLOAT) | (maker != reader)) & (self._weight[edges.reader] != 0))
         self._imply(inputs)
         costs = _flags(edges.tensor[inputs[(maker > FLOAT)[inputs] | (reader > FLOAT)[inputs]]], len(self._maker)) & ~self._nodes_of(["Const"])[edges.maker]

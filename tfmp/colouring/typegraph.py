@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from tfmp.dtypes import REF_OFFSET
+from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
 from tfmp.graph.edges import Array, adjacency
 from tfmp.graph.schema import Slot
@@ -35,6 +35,8 @@ class TypeGraph:
       fanin, fanout: vertex to its neighbours; one that is connected twice is there twice.
       stands_for: vertex to the one that stands for it, mostly itself.
       tied: the vertices that stand for several.
+      nodes: `node_of`, as an array.
+      is_float32: vertex to whether its type is float32, as an array.
       made: tensor (as numbered in `body.edges`) to the vertex of its type.
       read: input (likewise) to the vertex of its type.
     """
@@ -45,10 +47,12 @@ class TypeGraph:
         lengths = np.fromiter(map(len, body.types), np.int32, len(body.types))
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         self.first: list[int] = starts.tolist()
-        self.node_of: list[int] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths).tolist()
+        self.nodes = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        self.node_of: list[int] = self.nodes.tolist()
         self.dtype: list[int] = list(itertools.chain.from_iterable(body.types))
         if max(self.dtype, default=0) > REF_OFFSET:
             self.dtype = [plain(dtype) for dtype in self.dtype]
+        self.is_float32 = np.array(self.dtype, np.int32) == DT_FLOAT
         self.stands_for, self.tied = self._tie(ties)
         edges = body.edges
         self.made = starts[edges.maker] + edges.maker_slot
@@ -103,6 +107,12 @@ class TypeGraph:
         part.dtype = self.dtype[start:end]
         part.stands_for, part.tied = range(end - start), frozenset()
         return part
+
+    def flags(self, vertices: Iterable[int]) -> Array:
+        """Returns vertex to whether it is among `vertices`."""
+        found = np.zeros(len(self), bool)
+        found[list(vertices)] = True
+        return found
 
     def add_edge(self, source: int, reader: int) -> None:
         """Adds an edge; one that is there twice does no harm, and looking for it would cost quadratic time at a tensor with many readers."""

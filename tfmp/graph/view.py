@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
@@ -52,6 +52,7 @@ class Body:
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
       dead: what `liveness.dead_nodes` has found, once it was asked.
+      shapes: what `shapes.Sizes` has looked up, node by node: whoever asks next about this body, or about a copy with other edges, finds it there.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Body:
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
     resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
     dead: tuple[int, ...] | None = None
+    shapes: dict[int, Sequence[tuple[int | None, ...] | None]] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Returns the number of nodes, pseudo nodes included."""
@@ -202,7 +204,7 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
       library: as for `read_function`.
     """
     nodes = proto.node_def if body.name else proto.node
-    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead")}
+    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead", "shapes")}
     new = Body(body.name, attrs=body.attrs, **columns)
     schemas = _Schemas(library)
     for number in touched:

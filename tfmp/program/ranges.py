@@ -128,14 +128,20 @@ class Ranges:
         """Looks nothing up yet."""
         self._body = body
         self._known: dict[Edge, Interval] = {}
+        self._unbounded: dict[Edge, int] = {}  # how deep was looked there in vain
 
     def of(self, edge: Edge, depth: int = DEPTH) -> Interval:
         """Returns the interval of the tensor that comes out of a node's port."""
         found = self._known.get(edge)
-        if found is None:
-            found = self._find(edge, depth)
-            if depth == DEPTH or found != ANYTHING:
-                self._known[edge] = found
+        if found is not None:
+            return found
+        if self._unbounded.get(edge, 0) >= depth:
+            return ANYTHING
+        found = self._find(edge, depth)
+        if found != ANYTHING:
+            self._known[edge] = found
+        else:
+            self._unbounded[edge] = depth
         return found
 
     def _find(self, edge: Edge, depth: int) -> Interval:

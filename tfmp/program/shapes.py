@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,13 +38,19 @@ def unknown(function: str) -> None:
     """The `Graphs` of a program of which no shape is known."""
 
 
+@functools.lru_cache(maxsize=4096)
+def _product(shape: tuple[int | None, ...]) -> int:
+    """The elements of a tensor of that shape, of which a graph has few different ones."""
+    return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
+
+
 class Sizes:
     """The shapes and element counts of the tensors of a union, looked up when they are asked for."""
 
     def __init__(self, union: Union, graphs: Graphs) -> None:
         """Looks nothing up yet."""
         self._union, self._graphs = union, graphs
-        self._known: dict[int, Sequence[Shape]] = {}
+        self._known = union.body.shapes
         self._counted: dict[Edge, int] = {}
         self._graph_of: dict[int, Any] = {}
 
@@ -74,7 +81,7 @@ class Sizes:
         for _ in range(DISTANCE):
             shape = self.shape(edge)
             if shape is not None:
-                return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
+                return _product(shape)
             sources = [source for source in self._union.body.inputs[edge[0]] if self._dtype(source) in FLOATS]
             if not sources:
                 break
