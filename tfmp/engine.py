@@ -15,6 +15,7 @@ from tfmp.colouring.canvas import Rules
 from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
+from tfmp.fusion.fuse import fuse
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.view import Body
 from tfmp.measured.naming import aliases
@@ -86,6 +87,11 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     measured = settings.ranges.of(settings.dtype)
     slow: dict[str, Any] = {"slow": settings.slow_ops, "slow_filter": settings.slow_filter}
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
+    definitions = program.definitions
+    if not exact and not settings.emulate:
+        fused = fuse(program, graphs, _kept_nodes(program, settings))
+        program = dataclasses.replace(program, bodies=fused.bodies)
+        definitions = {**definitions, **fused.protos}
     before = program
     if not exact and not settings.emulate:
         program = dataclasses.replace(program, bodies=move_edges(program, fetches, graphs, feedable=feedable))
@@ -119,7 +125,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         original = program.definitions[instance.function]
-        proto = original if plan.empty else apply(plan, original, program.schemas, () if settings.emulate else devices[number])
+        proto = original if plan.empty else apply(plan, definitions[instance.function], program.schemas, () if settings.emulate else devices[number])
         bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
@@ -139,6 +145,18 @@ def _with_moves(plan: Plan, before: Body) -> Plan:
     converted = {reader for cast in plan.casts for reader in cast.readers} | {reader for shortcut in plan.shortcuts for reader in shortcut.readers}
     moves = (Move(reader, source) for reader, source in moved_edges(before, plan.body))
     return dataclasses.replace(plan, moves=tuple(move for move in moves if move.reader in converted or plan.body.ops[move.source[0]] != READ))
+
+
+def _kept_nodes(program: Program, settings: Settings) -> Mapping[str, frozenset[int]]:
+    """Returns function to the nodes of which the user, or the level, says that they stay in float32."""
+    kept = (*settings.user_rules[0], *settings.rules_of_level)
+    if not kept:
+        return {}
+    instances = unfold(program)
+    found: dict[str, frozenset[int]] = {}
+    for instance, wishes in zip(instances, user_rules.cover(program, instances, kept, (), program.variables).wishes, strict=True):
+        found[instance.function] = found.get(instance.function, frozenset()) | frozenset(wishes.keep)
+    return found
 
 
 def _share_measured(measured: Measured, program: Program) -> float:

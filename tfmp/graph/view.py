@@ -51,6 +51,7 @@ class Body:
       marked: the nodes of the regions that the user keeps in float32.
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
+      made: nodes that the Python graph of the function does not know, or knows as another op, to the shapes of their outputs (`fusion`).
       dead: what `liveness.dead_nodes` has found, once it was asked.
       shapes: what `shapes.Sizes` has looked up, node by node: whoever asks next about this body, or about a copy with other edges, finds it there.
     """
@@ -73,6 +74,7 @@ class Body:
     marked: set[int] = dataclasses.field(default_factory=set)
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
     resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
+    made: dict[int, tuple[tuple[int | None, ...] | None, ...]] = dataclasses.field(default_factory=dict)
     dead: tuple[int, ...] | None = None
     shapes: dict[int, Sequence[tuple[int | None, ...] | None]] = dataclasses.field(default_factory=dict)
 

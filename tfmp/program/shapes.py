@@ -100,6 +100,8 @@ class Sizes:
         if graph is None:
             return ()
         body, offset = self._union.body, self._union.offsets[number]
+        if node in body.made:
+            return body.made[node]
         if body.protos[node] is None:
             return tf_api.input_shapes(graph, node - offset)
         return tf_api.output_shapes(graph, body.names[node])

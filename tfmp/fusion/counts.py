@@ -1,0 +1,50 @@
+"""What small integer tensors hold: axes, shapes, and counts that are worked out from shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tfmp import tf_api
+from tfmp.graph.view import Body, Edge
+
+Dimensions = Callable[[Edge], Sequence[int] | None]
+"""A tensor to its dimensions, numbers standing for those that are not known; None where nothing is known."""
+
+DEPTH = 12
+"""How many ops back a count is looked for. Our own choice: gradients of means take eight."""
+
+ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
+    "AddV2": np.add,
+    "Cast": np.asarray,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "GatherV2": lambda values, indices, axis: np.take(values, indices, axis=int(axis)),
+    "Identity": np.asarray,
+    "Maximum": np.maximum,
+    "Mul": np.multiply,
+    "Prod": lambda values, axes: np.prod(values, axis=tuple(np.atleast_1d(axes).tolist())),
+    "Sub": np.subtract,
+}
+"""Op to what it makes of arrays."""
+
+
+def numbers(body: Body, edge: Edge, dimensions: Dimensions, depth: int = DEPTH) -> np.ndarray | None:
+    """Returns what the tensor `edge` holds, None if that cannot be told."""
+    node, port = edge
+    op = body.ops[node]
+    if op == "Const":
+        return np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+    if op in ("Shape", "ShapeN", "Size"):
+        found = dimensions(body.inputs[node][port])
+        return None if found is None else np.prod(found) if op == "Size" else np.asarray(found)
+    if op not in ARITHMETIC or not depth:
+        return None
+    values = [numbers(body, source, dimensions, depth - 1) for source in body.inputs[node]]
+    if any(value is None for value in values):
+        return None
+    try:
+        return ARITHMETIC[op](*values)
+    except (ValueError, IndexError, np.exceptions.AxisError):  # the program itself would fail there
+        return None
