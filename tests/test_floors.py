@@ -22,7 +22,7 @@ FLOORS = (
     ("tf_saved_model", "tf_sessions"),
     ("settings", "graph", "layer_marks"),
     ("program",),
-    ("colouring",),
+    ("colouring", "fusion"),
     ("rewriting",),
     ("conversion",),
     ("engine",),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tfmp.fusion.batch_norm import batch_norms
+from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.write import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
@@ -15,6 +16,9 @@ from tfmp.program.shapes import Graphs, Sizes
 
 LOOPS_INSIDE = frozenset({"NextIteration"})
 """What a body with loops that are no functions has; it is left alone."""
+
+WANTED = frozenset({"Mean", *PRODUCTS})
+"""What a body has that something can be found in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]]) -
     """
     bodies, protos = dict(program.bodies), {}
     for name, body in program.bodies.items():
-        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked) if name and "Mean" in body.ops else None
+        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked) if name and WANTED.intersection(body.ops) else None
         if found is not None:
             protos[name], bodies[name] = found
     return Fused(bodies, protos)
@@ -50,11 +54,11 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int]) -
     if LOOPS_INSIDE.intersection(body.ops):
         return None
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
-    norms = list(batch_norms(body, sizes, readers, kept))
-    if not norms:
+    norms, products = list(batch_norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
+    if not norms and not products:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
-    Writer(editor, sizes, readers).write(norms)
+    Writer(editor, sizes, readers).write(norms, products)
     after = read_function(editor.proto, program.schemas)
     if _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None

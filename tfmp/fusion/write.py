@@ -8,6 +8,7 @@ import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.batch_norm import BatchNorm, Gradient
+from tfmp.fusion.products import SummedProduct
 from tfmp.graph.grow import GrowingGraph, Made
 from tfmp.graph.view import Edge
 from tfmp.program.shapes import Sizes
@@ -26,14 +27,28 @@ class Writer:
         self._editor, self._sizes, self._readers = editor, sizes, readers
         self._became: set[int] = set()
 
-    def write(self, norms: Sequence[BatchNorm]) -> None:
-        """Replaces batch normalisations. What they become is told first, since one may read what another one makes."""
+    def write(self, norms: Sequence[BatchNorm], products: Sequence[SummedProduct]) -> None:
+        """Replaces batch normalisations and sums of products. What they become is told first, since one may read what another one makes."""
+        for product in products:
+            self._rename(product.total, "MatMul")
         for norm in norms:
             self._rename(norm.result, "FusedBatchNormV3")
             if norm.gradient and norm.gradient.data is not None and not norm.gradient.summands:
                 self._rename(norm.gradient.data, "FusedBatchNormGradV3")
         for norm in norms:
             _BatchNorm(self, norm).write()
+        for product in products:
+            self._write_product(product)
+
+    def _write_product(self, product: SummedProduct) -> None:
+        name, near = self._editor.body.names[product.total], product.total
+        rows = []
+        for side, edge in (("left", product.left), ("right", product.right)):
+            shape = (-1, int(self.shape(edge)[-1] or 0))
+            rows.append(self.reshaped(self._editor.text(edge), shape, f"{name}/{side}", near, (None, shape[1])))
+        shapes = [(int(self.shape(product.left)[-1] or 0), int(self.shape(product.right)[-1] or 0))]
+        kernel = self._editor.become(near, "MatMul", rows, shapes, T=DT_FLOAT, transpose_a=True, transpose_b=False)
+        self.let_read((near, 0), kernel.output(0))
 
     def _rename(self, node: int, op: str) -> None:
         body = self._editor.body
@@ -60,10 +75,10 @@ class Writer:
         array = np.asarray(value, {DT_FLOAT: np.float32, DT_INT32: np.int32, DT_INT64: np.int64}[dtype])
         return self._editor.add("Const", name, (), near, [array.shape], value=(array, dtype), dtype=dtype).output(0)
 
-    def reshaped(self, text: str, shape: Sequence[int], name: str, near: int) -> str:
-        """Adds a reshape of a float32 tensor to a known shape; returns how it is written."""
+    def reshaped(self, text: str, shape: Sequence[int], name: str, near: int, known: Sequence[int | None] = ()) -> str:
+        """Adds a reshape of a float32 tensor to `shape`, of which `known` is known before it runs (by default, all); returns how it is written."""
         target = self.constant(shape, DT_INT32, f"{name}/shape", near)
-        return self._editor.add("Reshape", name, [text, target], near, [tuple(shape)], T=DT_FLOAT, Tshape=DT_INT32).output(0)
+        return self._editor.add("Reshape", name, [text, target], near, [tuple(known or shape)], T=DT_FLOAT, Tshape=DT_INT32).output(0)
 
 
 class _BatchNorm:

@@ -33,8 +33,8 @@ KEEPING = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
 """With `keep_dims` and constant axes, the other axes stay."""
 
 FIRST_AXIS = frozenset({
-    "AvgPool", "AvgPool3D", "BiasAdd", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "MaxPool",
-    "MaxPool3D", "ResizeBilinear", "ResizeNearestNeighbor",
+    "AvgPool", "AvgPool3D", "BiasAdd", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "FusedBatchNorm", "FusedBatchNormGradV3", "FusedBatchNormV2",
+    "FusedBatchNormV3", "MaxPool", "MaxPool3D", "ResizeBilinear", "ResizeNearestNeighbor",
 })  # fmt: skip
 """Ops that keep the first axis of their first input, the batch."""
 

@@ -132,7 +132,9 @@ def _from_graph(body: Body, graph: Any) -> Iterator[list[Shape]]:
     traced_inputs = getattr(graph, "inputs", None)
     for node, name in enumerate(body.names):
         outputs = len(body.layouts[node].outputs)
-        if node < body.arguments and traced_inputs is not None and len(traced_inputs) >= body.arguments:
+        if node in body.made:
+            yield [None if shape is None else list(shape) for shape in body.made[node]]
+        elif node < body.arguments and traced_inputs is not None and len(traced_inputs) >= body.arguments:
             yield [_shape(traced_inputs[node])]
         else:
             operation = _operation(graph, name, body.ops[node], outputs) if outputs else None
