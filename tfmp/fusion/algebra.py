@@ -1,9 +1,9 @@
-"""What ops compute for each channel, as polynomials whose coefficients are numbers.
+"""What ops compute within one group of data, as polynomials whose coefficients are numbers.
 
-Two formulas are the same if they agree at a point that was chosen at random, unless chance is against it (J. T. Schwartz, "Fast Probabilistic Algorithms for
-Verification of Polynomial Identities", 1980). So whatever is the same for all data of a channel (its mean, its scale, the sum of its gradients) is one random
-number here, and what differs from element to element is a polynomial in the data and in the gradient that comes back for them. However a graph spells a
-formula, its value is the same.
+A group is what has a mean and a variance of its own: a channel of all examples, or the row of one. Two formulas are the same if they agree at a point that was
+chosen at random, unless chance is against it (J. T. Schwartz, "Fast Probabilistic Algorithms for Verification of Polynomial Identities", 1980). So whatever is
+the same for all data of a group is one random number here, and what differs from element to element is a polynomial in symbols: the data, the gradient that
+comes back for them, and weights. However a graph spells a formula, its value is the same.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-Monomial = tuple[int, int]
-"""The powers of the data and of the gradient."""
+Monomial = tuple[int, ...]
+"""Symbols that are multiplied, in ascending order, each as often as its power."""
 
 Polynomial = Mapping[Monomial, float]
 
-ONE, DATA, GRADIENT = (0, 0), (1, 0), (0, 1)
+X, DY, WEIGHTS = 0, 1, 2
+"""The symbols: the data, the gradient for what is made of them, and from this number on weights."""
 
-DEGREES = (2, 1)
-"""The highest powers that are looked at: variances square the data, and what gradients do is linear in them."""
+DEGREE = 4
+"""The highest degree that is looked at: a variance squares the data, and a gradient has one more factor of each kind."""
 
 CLOSE = 1e-6
 """How near two numbers are, relatively, that count as one: constants in a graph are rounded to float32."""
@@ -37,12 +38,12 @@ def alike(first: Polynomial, second: Polynomial) -> bool:
 
 def constant(number: float) -> Polynomial:
     """Returns the polynomial that is `number`, whatever the data."""
-    return {ONE: number}
+    return {(): number}
 
 
 def number_of(value: Polynomial) -> float | None:
-    """Returns what a polynomial is that depends on no data; None if it does."""
-    return value.get(ONE, 0.0) if not any(power != ONE and size for power, size in value.items()) else None
+    """Returns what a polynomial is that is the same for all data of a group; None if it is not."""
+    return value.get((), 0.0) if not any(power and size for power, size in value.items()) else None
 
 
 def add(values: Sequence[Polynomial]) -> Polynomial:
@@ -65,14 +66,14 @@ def subtract(values: Sequence[Polynomial]) -> Polynomial:
 
 
 def multiply(values: Sequence[Polynomial]) -> Polynomial | None:
-    """Returns the product of two; None if a power is beyond `DEGREES`."""
+    """Returns the product of two; None if it is of a degree beyond `DEGREE`."""
     found: dict[Monomial, float] = {}
-    for (x, dy), size in values[0].items():
-        for (more_x, more_dy), factor in values[1].items():
-            power = (x + more_x, dy + more_dy)
-            if power[0] > DEGREES[0] or power[1] > DEGREES[1]:
+    for power, size in values[0].items():
+        for other, factor in values[1].items():
+            both = tuple(sorted((*power, *other))) if power and other else power or other
+            if len(both) > DEGREE:
                 return None
-            found[power] = found.get(power, 0.0) + size * factor
+            found[both] = found.get(both, 0.0) + size * factor
     return found
 
 

@@ -39,12 +39,23 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, depth: int = DEPTH) 
     if op in ("Shape", "ShapeN", "Size"):
         found = dimensions(body.inputs[node][port])
         return None if found is None else np.prod(found) if op == "Size" else np.asarray(found)
-    if op not in ARITHMETIC or not depth:
+    if op not in ARITHMETIC and op != "BroadcastGradientArgs" or not depth:
         return None
     values = [numbers(body, source, dimensions, depth - 1) for source in body.inputs[node]]
     if any(value is None for value in values):
         return None
+    if op == "BroadcastGradientArgs":
+        return _repeated(values[port].tolist(), values[1 - port].tolist())  # type: ignore[union-attr]
     try:
         return ARITHMETIC[op](*values)
     except (ValueError, IndexError, np.exceptions.AxisError):  # the program itself would fail there
         return None
+
+
+def _repeated(own: Sequence[int], other: Sequence[int]) -> np.ndarray:
+    """Returns the axes of the broadcast result along which an operand is repeated, or has size 1 like the other one (`BCast` in TensorFlow's `bcast.h`)."""
+    rank = max(len(own), len(other))
+    aligned = [1] * (rank - len(own)) + list(own)
+    longer = [1] * (rank - len(other)) + list(other)
+    missing = rank - len(own)
+    return np.array([axis for axis in range(rank) if axis < missing or aligned[axis] == 1 or (aligned[axis] != longer[axis] != 1)], np.int32)

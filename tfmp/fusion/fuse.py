@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tfmp.fusion.batch_norm import batch_norms
-from tfmp.fusion.products import PRODUCTS, summed_products
-from tfmp.fusion.write import Writer
+from tfmp.fusion import write_norms, write_products
+from tfmp.fusion.norms import Norm, norms
+from tfmp.fusion.products import PRODUCTS, SummedProduct, summed_products
+from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.view import Body, read_function
@@ -54,16 +55,28 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int]) -
     if LOOPS_INSIDE.intersection(body.ops):
         return None
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
-    norms, products = list(batch_norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
-    if not norms and not products:
+    found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
+    if not found and not products:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
-    Writer(editor, sizes, readers).write(norms, products)
+    _write(Writer(editor, sizes, readers), found, products)
     after = read_function(editor.proto, program.schemas)
     if _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
     return editor.proto, after
+
+
+def _write(writer: Writer, found: Sequence[Norm], products: Sequence[SummedProduct]) -> None:
+    """Writes all kernels. What nodes become is told first, since one kernel may read what another one makes."""
+    for norm in found:
+        write_norms.announce(writer, norm)
+    for product in products:
+        write_products.announce(writer, product)
+    for norm in found:
+        write_norms.write(writer, norm)
+    for product in products:
+        write_products.write(writer, product)
 
 
 def _has_cycle(body: Body) -> bool:

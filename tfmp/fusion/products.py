@@ -7,10 +7,11 @@ TensorFlow's `math_grad.py`). As one product over all rows of all examples it is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import numbers
+from tfmp.fusion.groups import Readers
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Sizes
 
@@ -31,8 +32,8 @@ class SummedProduct:
     right: Edge
 
 
-def summed_products(body: Body, sizes: Sizes, readers: Sequence[Sequence[Sequence[Edge]]], kept: frozenset[int]) -> Iterator[SummedProduct]:
-    """Yields the sums of products in `body` that are products of sums; the arguments are those of `batch_norm.batch_norms`."""
+def summed_products(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> Iterator[SummedProduct]:
+    """Yields the sums of products in `body` that are products of sums; the arguments are those of `norms.norms`."""
     for product, op in enumerate(body.ops):
         if op in PRODUCTS and body.types[product][0] == DT_FLOAT and product not in kept:
             found = readers[product][0]

@@ -1,0 +1,231 @@
+"""What the tensors around one tensor of data hold, group by group (`algebra`)."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, scale
+from tfmp.fusion.counts import numbers
+from tfmp.graph.view import ARG, Body, Edge
+from tfmp.program.shapes import Shape, Sizes
+
+LIMIT = 400
+"""How many ops are looked at around one tensor. Our own choice: a normalisation and its gradient are 80 at most."""
+
+UNKNOWN_SIZES = (101, 103, 107, 109)
+"""Stand for the sizes that are not known, in their order: prime, so that no product of them is another one's by chance."""
+
+COPIES = frozenset({"BroadcastTo", "ExpandDims", "Identity", "PreventGradient", "Reshape", "Squeeze", "StopGradient", "Tile"})
+
+NEAR = 4
+"""How many such ops away what is READY is looked for. Our own choice."""
+
+READY = frozenset({ARG, "Const", "ReadVariableOp"})
+REDUCTIONS = frozenset({"Mean", "Sum"})
+
+Readers = Sequence[Sequence[Sequence[Edge]]]
+"""`Body.readers()`."""
+
+
+class Groups:
+    """The values of tensors that are computed from one tensor of data, which falls into groups.
+
+    Attributes:
+      data: the tensor.
+      axes: those along which the data of one group lie; positive, in ascending order.
+      shape: of the data.
+      count: elements of a group.
+      values: tensor to what it holds.
+      leaves: tensors with one number for each group that do not come from the data, to the random numbers that stand for them.
+      weights: tensors that are the same for all groups, to the symbols that stand for them.
+      nodes: the nodes whose values are known, in the order in which they were found.
+      unknown: tensors of the data's shape whose values are not known, to the nodes that read them beside known ones.
+      partial: sums of which some summands only are known, to the ports of those.
+      across: sums over all groups, to what is summed there.
+      mean, variance: random numbers that stand for a group's statistics.
+    """
+
+    def __init__(self, body: Body, sizes: Sizes, readers: Readers, data: Edge, axes: Sequence[int]) -> None:
+        """Looks at nothing yet; `data` must have a known rank."""
+        self._body, self._sizes, self._readers = body, sizes, readers
+        self._random = random.Random(0)
+        self.data, self.axes = data, tuple(axes)
+        self.shape = tuple(sizes.shape(data) or ())
+        substitutes = iter(UNKNOWN_SIZES * len(self.shape))
+        self._dimensions = [next(substitutes) if size is None else size for size in self.shape]
+        self.count = math.prod(self._dimensions[axis] for axis in axes)
+        self.mean, self.variance = self._draw(), self._draw()
+        self._moments: dict[Monomial, float] = {(): 1.0, (X,): self.mean, (X, X): self.variance + self.mean**2}
+        self.values: dict[Edge, Polynomial] = {data: {(X,): 1.0}}
+        self.leaves: dict[Edge, float] = {}
+        self.weights: dict[Edge, int] = {}
+        self.nodes: list[int] = []
+        self.unknown: dict[Edge, list[int]] = {}
+        self.partial: dict[int, list[int]] = {}
+        self.across: dict[int, Polynomial] = {}
+
+    def _draw(self) -> float:
+        return self._random.uniform(0.5, 1.5)
+
+    def moment(self, power: Monomial) -> float:
+        """Returns the number that stands for the mean over a group of a monomial."""
+        if power not in self._moments:
+            self._moments[power] = self._draw()
+        return self._moments[power]
+
+    def is_data(self, edge: Edge) -> bool:
+        """Returns whether a tensor has the data's shape."""
+        return self._sizes.shape(edge) == self.shape
+
+    def is_statistic(self, edge: Edge) -> bool:
+        """Returns whether a tensor has one number for each group, or one for all."""
+        shape = self._sizes.shape(edge)
+        return shape == () or self._spans(shape, [axis for axis in range(len(self.shape)) if axis not in self.axes])
+
+    def is_weight(self, edge: Edge) -> bool:
+        """Returns whether a tensor has one number for each element of a group, the same for all groups."""
+        return self._spans(self._sizes.shape(edge), self.axes)
+
+    def _spans(self, shape: Shape, axes: Sequence[int]) -> bool:
+        """Returns whether a tensor of that shape, beside the data, has their sizes along `axes`, and is repeated along the others."""
+        if shape is None or not 0 < len(shape) <= len(self.shape):
+            return False
+        aligned = (*(1,) * (len(self.shape) - len(shape)), *shape)
+        return all(size == (self.shape[axis] if axis in axes else 1) for axis, size in enumerate(aligned))
+
+    def spread(self, *starts: Edge) -> None:
+        """Finds the values of what is computed from `starts`, whose own values are known, and from what is known beside them."""
+        todo = [node for start in starts for node, _ in self._readers[start[0]][start[1]]]
+        heapq.heapify(todo)
+        seen: set[int] = set()
+        while todo and len(self.nodes) < LIMIT:
+            node = heapq.heappop(todo)
+            if node not in seen:
+                seen.add(node)
+                found = self._value(node) if (node, 0) not in self.values else None
+                if found is not None:
+                    self.values[node, 0] = found
+                    self.nodes.append(node)
+                    for reader, _ in self._readers[node][0]:
+                        heapq.heappush(todo, reader)
+
+    def with_gradient(self, gradient: Edge) -> Groups:
+        """Returns these groups with what is computed from `gradient`, a tensor of the data's shape, as well.
+
+        What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
+        """
+        other = Groups(self._body, self._sizes, self._readers, self.data, self.axes)
+        other.leaves = {edge: number for edge, number in self.leaves.items() if is_ready(self._body, edge)}
+        other.weights = {edge: symbol for edge, symbol in self.weights.items() if is_ready(self._body, edge)}
+        other.values |= {edge: constant(number) for edge, number in other.leaves.items()} | {gradient: {(DY,): 1.0}}
+        other.values |= {edge: {(symbol,): 1.0} for edge, symbol in other.weights.items()}
+        other._random = self._random
+        other.spread(self.data, gradient)
+        return other
+
+    def sum_of_known(self, node: int) -> Polynomial:
+        """Returns the sum of the summands of `node` whose values are known (`partial`)."""
+        return add([self.values[self._body.inputs[node][port]] for port in self.partial[node]])
+
+    def statistics(self) -> Iterator[tuple[int, float]]:
+        """Yields the nodes whose results hold one number for each group, with that number."""
+        for node in self.nodes:
+            number = number_of(self.values[node, 0]) if not self.is_data((node, 0)) else None
+            if number is not None:
+                yield node, number
+
+    def computing(self, target: float) -> tuple[int, ...]:
+        """Returns the nodes that compute `target` for each group from what is something else."""
+        found = [node for node, number in self.statistics() if abs(number - target) <= 1e-6 * abs(target)]
+        return tuple(node for node in found if not any(source in found for source, _ in self._body.inputs[node]))
+
+    def number(self, edge: Edge) -> float | None:
+        """Returns what a scalar holds, None if that cannot be told before the program runs."""
+        found = numbers(self._body, edge, self._sizes_of)
+        return float(found.item()) if found is not None and found.size == 1 else None
+
+    def _value(self, node: int) -> Polynomial | None:
+        body = self._body
+        op, inputs, layout = body.ops[node], body.inputs[node], body.layouts[node]
+        if not layout.outputs or body.types[node][layout.outputs[0]] != DT_FLOAT:
+            return None
+        if op in ELEMENTWISE:
+            values = [self._operand(edge, node) for edge in inputs]
+            if all(value is not None for value in values):
+                return ELEMENTWISE[op](values) if self._has_a_place((node, 0)) else None  # type: ignore[arg-type]
+            if op == "AddN":
+                self.partial[node] = [port for port, value in enumerate(values) if value is not None]
+        elif op in COPIES:
+            return self._copied(node)
+        elif op in REDUCTIONS:
+            return self._reduced(node)
+        return None
+
+    def _has_a_place(self, edge: Edge) -> bool:
+        return self.is_data(edge) or self.is_statistic(edge) or self.is_weight(edge)
+
+    def _operand(self, edge: Edge, reader: int) -> Polynomial | None:
+        """Returns the value of a tensor; one with a number for each group, or for each element of a group, gets a symbol if nothing is known of it."""
+        if edge in self.values:
+            return self.values[edge]
+        if self.is_data(edge):
+            self.unknown.setdefault(edge, []).append(reader)
+            return None
+        if self.is_statistic(edge):
+            held = self.number(edge) if self._sizes.shape(edge) == () else None
+            if held is None:
+                held = self.leaves[edge] = self._draw()
+            self.values[edge] = constant(held)
+        elif self.is_weight(edge):
+            self.weights[edge] = WEIGHTS + len(self.weights)
+            self.values[edge] = {(self.weights[edge],): 1.0}
+        return self.values.get(edge)
+
+    def _sizes_of(self, edge: Edge) -> Sequence[int] | None:
+        shape = self._sizes.shape(edge)
+        if shape is not None and None not in shape:
+            return shape  # type: ignore[return-value]
+        return self._dimensions if edge in self.values and shape == self.shape else None
+
+    def _copied(self, node: int) -> Polynomial | None:
+        source, result = self._body.inputs[node][0], (node, 0)
+        value = self.values.get(source)
+        if value is None:
+            return None
+        if self._body.ops[node] in ("BroadcastTo", "Tile") and self.is_data(result):
+            return value if self.is_statistic(source) else None
+        kinds = (self.is_data, self.is_statistic, self.is_weight)
+        return value if any(kind(source) and kind(result) for kind in kinds) else None
+
+    def _reduced(self, node: int) -> Polynomial | None:
+        source, where = self._body.inputs[node]
+        value, own, result = self.values.get(source), self._sizes.shape(source), self._sizes.shape((node, 0))
+        if value is None or own is None:
+            return None
+        if not self.is_data(source):
+            return value if result is not None and self.is_statistic((node, 0)) and _without_ones(own) == _without_ones(result) else None
+        reduced = numbers(self._body, where, self._sizes_of)
+        axes = () if reduced is None else tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))
+        if axes == self.axes and self.is_statistic((node, 0)):
+            mean = constant(sum(size * self.moment(power) for power, size in value.items() if size))
+            return mean if self._body.ops[node] == "Mean" else scale(mean, self.count)
+        if axes and not set(axes) & set(self.axes) and len(axes) + len(self.axes) == len(own) and self._body.ops[node] == "Sum":
+            self.across[node] = value
+        return None
+
+
+def is_ready(body: Body, edge: Edge) -> bool:
+    """Returns whether a tensor is there before any data is, in the shape that it has or in another."""
+    for _ in range(NEAR):
+        if body.ops[edge[0]] not in COPIES:
+            break
+        edge = body.inputs[edge[0]][0]
+    return body.ops[edge[0]] in READY
+
+
+def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
+    return [size for size in shape if size != 1]

@@ -1,0 +1,241 @@
+"""Normalisations of data by their own mean and variance, and their gradients, found by what they compute.
+
+y = (x - mean) * rsqrt(variance + epsilon) * scale + offset. The statistics are of a channel of all examples, and scale and offset have one number a channel
+(Ioffe and Szegedy, "Batch Normalization", 2015); or they are of one row of the last axis, and scale and offset have one number for each of its elements
+(Ba, Kiros and Hinton, "Layer Normalization", 2016).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
+from tfmp.fusion.counts import numbers
+from tfmp.fusion.groups import Groups, Readers, is_ready
+from tfmp.graph.view import Body, Edge
+from tfmp.program.shapes import Shape, Sizes
+
+CHANNEL_RANKS = (4, 5)
+"""Of data that are normalised by channel: what `FusedBatchNormV3` takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """The gradient of one normalisation.
+
+    Attributes:
+      incoming: the gradient for the result.
+      data: the node that computes the gradient for the data, or adds it to others; None if nothing needs it.
+      summands: the input ports of that node that it is the sum of; () for what is one as a whole.
+      scale, offset: the nodes that compute the gradients for scale and offset.
+    """
+
+    incoming: Edge
+    data: int | None
+    summands: tuple[int, ...]
+    scale: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """One normalisation.
+
+    Attributes:
+      by_row: whether the rows of the last axis are normalised, and not the channels.
+      data: what is normalised.
+      result: the node that computes the normalised data.
+      scale, offset: None for 1 and 0.
+      epsilon: what is added to the variance.
+      count: how many elements a group has; None if only the program knows.
+      mean, variance: the nodes that compute the statistics.
+      shapes: where the shape is looked at of something that has the data's shape.
+      gradient: its gradient, if that is in the same graph.
+      touched: every node that it consists of.
+    """
+
+    by_row: bool
+    data: Edge
+    result: int
+    scale: Edge | None
+    offset: Edge | None
+    epsilon: float
+    count: int | None
+    mean: tuple[int, ...]
+    variance: tuple[int, ...]
+    shapes: tuple[Edge, ...]
+    gradient: Gradient | None
+    touched: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """How a normalisation uses scale and offset.
+
+    Attributes:
+      scale, offset: the tensors; None for 1 and 0.
+      factor: what a difference from the mean is multiplied by, but for what is in `symbols`: the reciprocal root, or that and the scale.
+      symbols: the scale, if it is none of the numbers.
+    """
+
+    scale: Edge | None
+    offset: Edge | None
+    factor: float
+    symbols: Monomial
+
+
+def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> Iterator[Norm]:
+    """Yields the normalisations of `body`.
+
+    Args:
+      body: a function.
+      sizes: the shapes of its tensors.
+      readers: `body.readers()`.
+      kept: nodes that must stay as they are.
+    """
+    done: set[Edge] = set()
+    for node, op in enumerate(body.ops):
+        if op == "Mean" and body.inputs[node][0] not in done:
+            data, where = body.inputs[node]
+            axes = _axes(body, sizes, data, where)
+            if axes is not None:
+                done.add(data)
+                found = _found(body, Groups(body, sizes, readers, data, axes), readers)
+                if found is not None and not kept.intersection(found.touched):
+                    done.update((one, 0) for one in found.touched)
+                    yield found
+
+
+def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge) -> tuple[int, ...] | None:
+    """Returns the axes of a mean whose groups are channels or rows; else None."""
+    node, port = data
+    shape = sizes.shape(data)
+    if shape is None or len(shape) < 2 or shape[-1] is None or body.types[node][body.layouts[node].outputs[port]] != DT_FLOAT:
+        return None
+    reduced = numbers(body, where, lambda edge: None)
+    axes = () if reduced is None else tuple(sorted(axis % len(shape) for axis in reduced.ravel().tolist()))
+    by_row, by_channel = axes == (len(shape) - 1,), axes == tuple(range(len(shape) - 1)) and len(shape) in CHANNEL_RANKS
+    return axes if (by_row or by_channel) and _has_two(shape, axes) else None
+
+
+def _has_two(shape: Shape, axes: tuple[int, ...]) -> bool:
+    """Returns whether a group has two elements at least: of a single one, cuDNN and TensorFlow do not agree what the corrected variance is."""
+    return math.prod(size for axis in axes if (size := (shape or ())[axis]) is not None) > 1
+
+
+def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
+    groups.spread(groups.data)
+    mean, variance = groups.computing(groups.mean), groups.computing(groups.variance)
+    if not mean or not variance:
+        return None
+    by_row = groups.axes == (len(groups.shape) - 1,)
+    count = None if any(groups.shape[axis] is None for axis in groups.axes) else groups.count
+    for epsilon in _epsilons(body, groups):
+        root = (groups.variance + epsilon) ** -0.5
+        for node in groups.nodes:
+            form = (_by_row if by_row else _by_channel)(body, groups, groups.values[node, 0], root) if groups.is_data((node, 0)) else None
+            if form is not None:
+                gradient = _gradient(body, groups, form, root)
+                touched = (*groups.nodes, *((gradient.data,) if gradient and gradient.data is not None else ()))
+                shapes = _shapes(body, readers, groups, node)
+                return Norm(by_row, groups.data, node, form.scale, form.offset, epsilon, count, mean, variance, shapes, gradient, touched)
+    return None
+
+
+def _epsilons(body: Body, groups: Groups) -> Iterator[float]:
+    """Yields the numbers that are added to the variance."""
+    for node, value in groups.statistics():
+        if body.ops[node] in ("Add", "AddV2") and len(body.inputs[node]) == 2:
+            for own, other in (body.inputs[node], reversed(body.inputs[node])):
+                number = groups.number(other) if same(number_of(groups.values[own]) or 0.0, groups.variance) else None
+                if number is not None and number > 0 and same(value, groups.variance + number):
+                    yield number
+
+
+def _by_channel(body: Body, groups: Groups, value: Polynomial, root: float) -> _Form | None:
+    """Returns the form of `value` if it is a normalisation with one scale and offset a group."""
+    if not set(value) <= {(X,), ()} or not value.get((X,)):
+        return None
+    factor = value[X,]
+    scale, offset = _leaf(body, groups, factor / root, 1.0), _leaf(body, groups, value.get((), 0.0) + groups.mean * factor, 0.0)
+    return None if scale is None or offset is None else _Form(scale[0], offset[0], factor, ())
+
+
+def _leaf(body: Body, groups: Groups, target: float, neutral: float) -> tuple[Edge | None] | None:
+    """Returns the tensor that holds `target` for each group, and is there before the data is; (None,) if that is the neutral number."""
+    if same(target, neutral):
+        return (None,)
+    found = (edge for edge, number in groups.leaves.items() if same(number, target) and is_ready(body, edge))
+    edge = next(found, None)
+    return None if edge is None else (edge,)
+
+
+def _by_row(body: Body, groups: Groups, value: Polynomial, root: float) -> _Form | None:
+    """Returns the form of `value` if it is a normalisation with a scale and offset that are the same for all groups."""
+    weights: Mapping[int, Edge] = {symbol: edge for edge, symbol in groups.weights.items() if is_ready(body, edge)}
+    scaled = [power for power, size in value.items() if X in power and size]
+    if len(scaled) != 1 or scaled[0].count(X) > 1 or not all(symbol in weights for symbol in scaled[0][1:]) or len(scaled[0]) > 2:
+        return None
+    symbols = scaled[0][1:]
+    rest = {power: size for power, size in add([value, scale(_centred(symbols, groups.mean), -root)]).items() if abs(size) > 1e-6}
+    offsets = [weights.get(power[0]) for power, size in rest.items() if len(power) == 1 and same(size, 1.0)]
+    if len(rest) > 1 or len(offsets) != len(rest) or None in offsets:
+        return None
+    return _Form(weights[symbols[0]] if symbols else None, offsets[0] if offsets else None, root, symbols)
+
+
+def _centred(symbols: Monomial, mean: float) -> Polynomial:
+    """Returns the data less their mean, times `symbols`."""
+    return {(X, *symbols): 1.0, symbols: -mean}
+
+
+def _shapes(body: Body, readers: Readers, groups: Groups, result: int) -> tuple[Edge, ...]:
+    found = (node for node in groups.nodes if node != result and groups.is_data((node, 0)))
+    return tuple(reader for node in found for reader in readers[node][0] if body.ops[reader[0]] in ("Shape", "ShapeN", "Size"))
+
+
+def _gradient(body: Body, groups: Groups, form: _Form, root: float) -> Gradient | None:
+    for incoming, nodes in groups.unknown.items():
+        if any(body.ops[node] == "Mul" for node in nodes):
+            found = _gradient_from(groups.with_gradient(incoming), incoming, form, root)
+            if found is not None:
+                return found
+    return None
+
+
+def _gradient_from(groups: Groups, incoming: Edge, form: _Form, root: float) -> Gradient | None:
+    scale, offset = _of_weights(groups, root) if form.symbols or groups.axes == (len(groups.shape) - 1,) else _of_leaves(groups, root)
+    wanted = _for_data(groups, form, root)
+    for node in groups.nodes:
+        if alike(groups.values[node, 0], wanted):
+            return Gradient(incoming, node, (), scale, offset)
+    for node, ports in groups.partial.items():
+        if ports and alike(groups.sum_of_known(node), wanted):
+            return Gradient(incoming, node, tuple(ports), scale, offset)
+    return Gradient(incoming, None, (), scale, offset) if scale and offset else None
+
+
+def _of_leaves(groups: Groups, root: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the nodes that compute the gradients for a scale and an offset with one number a group."""
+    product = groups.moment((X, DY)) - groups.mean * groups.moment((DY,))
+    return groups.computing(root * product * groups.count), groups.computing(groups.moment((DY,)) * groups.count)
+
+
+def _of_weights(groups: Groups, root: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the nodes that compute the gradients for a scale and an offset that are the same for all groups."""
+    wanted = scale(_centred((DY,), groups.mean), root), {(DY,): 1.0}
+    ours, theirs = (tuple(node for node, value in groups.across.items() if alike(value, one)) for one in wanted)
+    return ours, theirs
+
+
+def _for_data(groups: Groups, form: _Form, root: float) -> Polynomial:
+    """Returns the gradient for the data: f * (d - mean(d) - (x - mean) / (variance + epsilon) * mean(d * (x - mean))), where f is the factor of `form`, and d
+    the incoming gradient times the symbols of `form` (`FusedBatchNormGrad` in TensorFlow's `fused_batch_norm_op.cc`).
+    """
+    gradient: Monomial = (DY, *form.symbols)
+    mean = groups.moment(gradient)
+    slope = root**2 * (groups.moment((X, *gradient)) - groups.mean * mean)
+    return scale({gradient: 1.0, (): slope * groups.mean - mean, (X,): -slope}, form.factor)

@@ -1,0 +1,188 @@
+"""`FusedBatchNormV3` and `FusedBatchNormGradV3` in the place of normalisations and their gradients.
+
+The kernels take data of either width and compute in float32 inside; statistics, scale and offset are float32 (`nn_ops.cc`, `fused_batch_norm_op.cc`).
+Channels are normalised by one kernel each way. Rows are channels of data that have the shape (1, rows, elements, 1), with the channels first, as in tf_keras's
+own `LayerNormalization`; scale and offset are for elements there, and a second kernel each way applies them, with the statistics of data that are normalised.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.norms import Gradient, Norm
+from tfmp.fusion.writer import DT_INT32, DT_INT64, KnownShape, Writer
+from tfmp.graph.grow import Made
+
+FORWARD, BACKWARD = "FusedBatchNormV3", "FusedBatchNormGradV3"
+
+FORMATS = {4: "NHWC", 5: "NDHWC"}
+"""Rank to the `data_format` whose last axis are channels."""
+
+SMALL = 2.0**-10
+"""Epsilon where a kernel is to divide by 1: the variance is 1 less that, both exactly. cuDNN took none below 1e-5 once (`CUDNN_BN_MIN_EPSILON`)."""
+
+
+def announce(writer: Writer, norm: Norm) -> None:
+    """Says what will become of the nodes of `norm`."""
+    writer.announce(norm.result, "Reshape" if norm.by_row else FORWARD)
+    if norm.gradient and norm.gradient.data is not None and not norm.gradient.summands:
+        writer.announce(norm.gradient.data, "Reshape" if norm.by_row else BACKWARD)
+
+
+def write(writer: Writer, norm: Norm) -> None:
+    """Replaces `norm`."""
+    writer.near = norm.result
+    (_Rows if norm.by_row else _Channels)(writer, norm).write()
+    for reader in norm.shapes:
+        writer.editor.redirect(reader, writer.editor.text(norm.data))
+
+
+class _Channels:
+    """Data that are normalised by channel."""
+
+    def __init__(self, writer: Writer, norm: Norm) -> None:
+        self._writer, self._norm = writer, norm
+        self._shape = writer.shape(norm.data)
+        self._data = writer.editor.text(norm.data)
+        self._vector = (self._shape[-1],)
+        self._attrs = {"T": DT_FLOAT, "U": DT_FLOAT, "epsilon": norm.epsilon, "data_format": FORMATS[len(self._shape)], "is_training": True}
+
+    def write(self) -> None:
+        writer, norm = self._writer, self._norm
+        scale = _parameter(writer, norm, "scale", self._vector)
+        inputs = [self._data, scale, _parameter(writer, norm, "offset", self._vector), *_nothing(writer)]
+        kernel = writer.become(norm.result, FORWARD, inputs, [self._shape, *[self._vector] * 5], **self._attrs)
+        _hand_out_statistics(writer, norm, kernel, self._vector, self._data)
+        if norm.gradient is not None:
+            self._write_gradient(norm.gradient, kernel, scale)
+
+    def _write_gradient(self, gradient: Gradient, forward: Made, scale: str) -> None:
+        writer = self._writer
+        inputs = [writer.editor.text(gradient.incoming), self._data, scale, *(forward.output(port) for port in (3, 4, 5))]
+        shapes = [self._shape, self._vector, self._vector, (0,), (0,)]
+        if gradient.data is not None and not gradient.summands:
+            kernel = writer.become(gradient.data, BACKWARD, inputs, shapes, **self._attrs)
+        else:
+            kernel = writer.add(BACKWARD, "gradient", inputs, shapes, **self._attrs)
+            _add_to_others(writer, gradient, kernel.output(0))
+        writer.hand_out(gradient.scale, kernel.output(1), self._vector, "scale_gradient")
+        writer.hand_out(gradient.offset, kernel.output(2), self._vector, "offset_gradient")
+
+
+class _Rows:
+    """Data that are normalised by row."""
+
+    def __init__(self, writer: Writer, norm: Norm) -> None:
+        self._writer, self._norm = writer, norm
+        self._shape = writer.shape(norm.data)
+        leading, self._elements = self._shape[:-1], self._shape[-1]
+        self._rows = None if None in leading else int(np.prod(leading))  # type: ignore[arg-type]
+        self._as_channels: KnownShape = (1, self._rows, self._elements, 1)
+        self._as_rows: KnownShape = (self._rows, 1, 1, self._elements)
+        self._attrs = {"T": DT_FLOAT, "U": DT_FLOAT, "epsilon": norm.epsilon, "data_format": "NCHW", "is_training": True}
+        self._neutral = {**self._attrs, "epsilon": SMALL, "data_format": "NHWC", "is_training": False}
+
+    def write(self) -> None:
+        writer, norm = self._writer, self._norm
+        text = writer.editor.text(norm.data)
+        data = writer.reshaped(text, self._as_channels, "rows")
+        ones, zeros = self._of_rows(text)
+        statistics = (self._rows,)
+        kernel = writer.add(FORWARD, "normalised", [data, ones, zeros, *_nothing(writer)], [self._as_channels, *[statistics] * 5], **self._attrs)
+        _hand_out_statistics(writer, norm, kernel, statistics, text)
+        rows, vector = kernel.output(0), (self._elements,)
+        scaled = norm.scale is not None or norm.offset is not None
+        if scaled:
+            rows = writer.reshaped(rows, self._as_rows, "elements")
+            scale, normal = _parameter(writer, norm, "scale", vector), self._normal()
+            inputs = [rows, scale, _parameter(writer, norm, "offset", vector), *normal]
+            final = writer.add(FORWARD, "scaled", inputs, [self._as_rows, *[vector] * 5], **self._neutral).output(0)
+        else:
+            final = rows
+        target = writer.target(self._shape, "result", text)
+        writer.become(norm.result, "Reshape", [final, target], [self._shape], T=DT_FLOAT, Tshape=DT_INT32)
+        if norm.gradient is not None:
+            incoming = writer.editor.text(norm.gradient.incoming)
+            if scaled:
+                incoming = self._write_gradient_of_scale(norm.gradient, incoming, rows, scale, normal)
+            self._write_gradient(norm.gradient, incoming, [data, ones, *(kernel.output(port) for port in (3, 4, 5))], target)
+
+    def _write_gradient_of_scale(self, gradient: Gradient, incoming: str, rows: str, scale: str, normal: list[str]) -> str:
+        """Writes the gradients for scale and offset; returns how the gradient for the normalised data is written."""
+        writer, vector = self._writer, (self._elements,)
+        inputs = [writer.reshaped(incoming, self._as_rows, "incoming"), rows, scale, *normal, *_nothing(writer)[:1]]
+        kernel = writer.add(BACKWARD, "scale_and_offset", inputs, [self._as_rows, vector, vector, (0,), (0,)], **self._neutral)
+        writer.hand_out(gradient.scale, kernel.output(1), vector, "scale_gradient")
+        writer.hand_out(gradient.offset, kernel.output(2), vector, "offset_gradient")
+        return kernel.output(0)
+
+    def _write_gradient(self, gradient: Gradient, incoming: str, forward: list[str], target: str) -> None:
+        """Writes the gradient for the data; `forward` are the data, their scale and what the forward kernel has kept."""
+        if gradient.data is None:
+            return
+        writer, statistics = self._writer, (self._rows,)
+        inputs = [writer.reshaped(incoming, self._as_channels, "gradient/incoming"), *forward]
+        kernel = writer.add(BACKWARD, "gradient", inputs, [self._as_channels, statistics, statistics, (0,), (0,)], **self._attrs)
+        if gradient.summands:
+            reshape = writer.add("Reshape", "gradient/result", [kernel.output(0), target], [self._shape], T=DT_FLOAT, Tshape=DT_INT32)
+            _add_to_others(writer, gradient, reshape.output(0))
+        else:
+            writer.become(gradient.data, "Reshape", [kernel.output(0), target], [self._shape], T=DT_FLOAT, Tshape=DT_INT32)
+
+    def _of_rows(self, data: str) -> tuple[str, str]:
+        """Returns how vectors are written that have a 1, and a 0, for each row."""
+        writer = self._writer
+        if self._rows is not None:
+            return writer.constant(np.ones(self._rows), "ones"), writer.constant(np.zeros(self._rows), "zeros")
+        size = writer.add("Size", "size", [data], [()], T=DT_FLOAT, out_type=DT_INT32).output(0)
+        elements = writer.constant([self._elements], "row", DT_INT32)
+        rows = writer.add("FloorDiv", "count", [size, elements], [(1,)], T=DT_INT32).output(0)
+        made = [
+            writer.add("Fill", name, [rows, writer.constant(value, f"{name}/value")], [(None,)], T=DT_FLOAT, index_type=DT_INT32).output(0)
+            for name, value in (("ones", 1.0), ("zeros", 0.0))
+        ]
+        return made[0], made[1]
+
+    def _normal(self) -> list[str]:
+        """Returns how mean and variance of normalised data are written."""
+        writer = self._writer
+        return [writer.constant(np.zeros(self._elements or 0), "mean_0"), writer.constant(np.full(self._elements or 0, 1.0 - SMALL), "variance_1")]
+
+
+def _nothing(writer: Writer) -> list[str]:
+    """Returns how mean and variance are written for a kernel that finds them itself."""
+    return [writer.constant([], "none")] * 2
+
+
+def _parameter(writer: Writer, norm: Norm, name: str, vector: KnownShape) -> str:
+    """Returns how scale or offset is written, as a vector."""
+    edge = norm.scale if name == "scale" else norm.offset
+    if edge is None:
+        return writer.constant(np.full(vector, 1.0 if name == "scale" else 0.0), name)  # type: ignore[arg-type]
+    text = writer.editor.text(edge)
+    return text if writer.shape(edge) == vector else writer.reshaped(text, vector, name)
+
+
+def _add_to_others(writer: Writer, gradient: Gradient, text: str) -> None:
+    """Lets the sum that the gradient for the data is a part of add `text`."""
+    if gradient.data is not None:
+        others = [writer.editor.text(edge) for port, edge in enumerate(writer.editor.body.inputs[gradient.data]) if port not in gradient.summands]
+        writer.editor.sum_instead(gradient.data, [*others, text])
+
+
+def _hand_out_statistics(writer: Writer, norm: Norm, kernel: Made, vector: KnownShape, data: str) -> None:
+    writer.hand_out(norm.mean, kernel.output(1), vector, "mean")
+    writer.hand_out(norm.variance, _uncorrected(writer, norm, kernel.output(2), vector, data), vector, "variance")
+
+
+def _uncorrected(writer: Writer, norm: Norm, variance: str, vector: KnownShape, data: str) -> str:
+    """Returns the variance of the data themselves: the kernel gives that of what they are a sample of, n / (n - 1) as large (Bessel's correction)."""
+    if norm.count is not None:
+        factor = writer.constant((norm.count - 1) / norm.count, "correction")
+    else:
+        size = writer.add("Size", "correction/size", [data], [()], T=DT_FLOAT, out_type=DT_INT64).output(0)
+        total = writer.add("Cast", "correction/total", [size], [()], SrcT=DT_INT64, DstT=DT_FLOAT).output(0)
+        less = writer.add("Sub", "correction/less", [total, writer.constant(vector[0], "correction/groups")], [()], T=DT_FLOAT).output(0)
+        factor = writer.add("RealDiv", "correction", [less, total], [()], T=DT_FLOAT).output(0)
+    return writer.add("Mul", "uncorrected", [variance, factor], [vector], T=DT_FLOAT).output(0)

@@ -1,0 +1,86 @@
+"""What writing kernels into a function takes: new nodes near an old one, and readers that read something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.groups import Readers
+from tfmp.graph.grow import GrowingGraph, Made
+from tfmp.graph.view import Edge
+from tfmp.program.shapes import Sizes
+
+DT_INT32, DT_INT64 = 3, 9
+ARRAYS = {DT_FLOAT: np.float32, DT_INT32: np.int32, DT_INT64: np.int64}
+
+KnownShape = tuple[int | None, ...]
+
+
+class Writer:
+    """Puts kernels into a copy of a function.
+
+    Attributes:
+      editor: what is written into.
+      near: number of the node that new nodes belong to: they get its name, its device and its marks.
+    """
+
+    def __init__(self, editor: GrowingGraph, sizes: Sizes, readers: Readers) -> None:
+        """Writes into `editor`."""
+        self.editor, self._sizes, self._readers = editor, sizes, readers
+        self.near = 0
+        self._became: set[int] = set()
+
+    def announce(self, node: int, op: str) -> None:
+        """Says that `node` will become of op `op`: whatever is written from now on reads it as that."""
+        body = self.editor.body
+        self._became.add(node)
+        self.editor.named[node, 0] = Made(body.names[node], op, bool(body.name)).output(0)
+
+    def become(self, node: int, op: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
+        """Makes `node` be of op `op`, as announced, and lets its readers read it as that."""
+        made = self.editor.become(node, op, inputs, shapes, **attrs)
+        self.let_read((node, 0), made.output(0))
+        return made
+
+    def add(self, op: str, name: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
+        """Adds a node that is called `name` after `near`."""
+        return self.editor.add(op, f"{self.editor.body.names[self.near]}/{name}", inputs, self.near, shapes, **attrs)
+
+    def shape(self, edge: Edge) -> KnownShape:
+        """Returns the shape of a tensor whose rank is known."""
+        return tuple(self._sizes.shape(edge) or ())
+
+    def let_read(self, source: Edge, text: str) -> None:
+        """Lets whatever reads the tensor `source` read `text`."""
+        for reader in self._readers[source[0]][source[1]]:
+            if reader[0] not in self._became:
+                self.editor.redirect(reader, text)
+
+    def constant(self, value: object, name: str, dtype: int = DT_FLOAT) -> str:
+        """Adds a constant; returns how it is written."""
+        array = np.asarray(value, ARRAYS[dtype])
+        return self.add("Const", name, (), [array.shape], value=(array, dtype), dtype=dtype).output(0)
+
+    def target(self, shape: KnownShape, name: str, like: str) -> str:
+        """Returns how a tensor is written that says `shape`: a constant, or the shape of the float32 tensor written `like` if that is not known enough."""
+        if shape.count(None) < 2:
+            return self.constant([-1 if size is None else size for size in shape], f"{name}/shape", DT_INT32)
+        return self.add("Shape", f"{name}/shape", [like], [(len(shape),)], T=DT_FLOAT, out_type=DT_INT32).output(0)
+
+    def reshaped(self, text: str, shape: KnownShape, name: str) -> str:
+        """Adds a reshape of a float32 tensor to a shape with one unknown size at most; returns how it is written."""
+        return self.add("Reshape", name, [text, self.target(shape, name, "")], [shape], T=DT_FLOAT, Tshape=DT_INT32).output(0)
+
+    def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
+        """Lets those who read what `nodes` compute read the tensor written `text`, of shape `own`, in the shape that they know.
+
+        Where more than one size of that is not known before the program runs, they go on reading what they read.
+        """
+        for node in nodes:
+            shape = self.shape((node, 0))
+            if shape == own:
+                self.let_read((node, 0), text)
+            elif shape.count(None) < 2:
+                self.let_read((node, 0), self.reshaped(text, shape, name))
