@@ -42,9 +42,7 @@ UNTOLD_STEPS = 16
 """Steps that a loop is taken to make if the graph does not tell. Our own choice: what it must be is more than one, so that casts leave the loop."""
 
 
-def convert(
-    program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown, *, feedable: bool = False
-) -> Conversion:
+def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown, *, feedable: bool = False) -> Conversion:
     """Returns the conversion of `program`.
 
     Args:
@@ -89,7 +87,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
     definitions = program.definitions
     if not exact and not settings.emulate:
-        fused = fuse(program, graphs, _kept_nodes(program, settings))
+        frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
+        fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
         program = dataclasses.replace(program, bodies=fused.bodies)
         definitions = {**definitions, **fused.protos}
     before = program
@@ -245,9 +244,7 @@ VariableNames = Mapping[str, Mapping[int, str]]
 """Function to the names of the variables that are handed to it, by argument number."""
 
 
-def convert_named(
-    name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None, graphs: Graphs = unknown
-) -> Conversion:
+def convert_named(name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None, graphs: Graphs = unknown) -> Conversion:
     """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds; `variables` is for the user's rules, and
     `graphs` finds the shapes of tensors.
     """

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic_function
 from tensorflow.python.eager.polymorphic_function import function_type_utils as _function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import config as _config
 from tensorflow.python.framework import func_graph as _func_graph
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework import kernels as _kernels
@@ -48,8 +49,8 @@ __all__ = [
     "VARIANT", "callback_token", "copy_of_variable", "flat_arguments",
     "VERSION", "AtomicFunction", "AttrValue", "ConcreteFunction", "FunctionDef", "GraphDef", "Message", "NodeDef", "OpDef", "OpError", "TensorProto",
     "add_function", "as_type", "enclosing_graphs", "executing_eagerly", "function_definition", "has_function", "imported", "imported_function",
-    "imported_nodes", "input_shapes", "is_branch", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "output_shapes", "python_graphs",
-    "read_tensor", "register_xla_kernels", "replica_id", "rounded", "to_sixteen", "variable_names",
+    "imported_nodes", "input_shapes", "is_branch", "kernels_of", "make_tensor", "new_atomic_function", "op_def", "ops_are_deterministic",
+    "output_shapes", "python_graphs", "read_tensor", "register_xla_kernels", "replica_id", "rounded", "to_sixteen", "variable_names",
 ]  # fmt: skip
 
 
@@ -67,6 +68,11 @@ def kernels_of(op: str) -> Sequence[Any]:
 def register_xla_kernels() -> None:
     """Makes `kernels_of` list the XLA_CPU_JIT and XLA_GPU_JIT kernels, which TensorFlow otherwise registers at the first XLA compilation."""
     _pywrap_xla_ops.get_cpu_kernel_names()
+
+
+def ops_are_deterministic() -> bool:
+    """Returns whether ops are to compute the same, to the bit, at every run (`tf.config.experimental.enable_op_determinism`)."""
+    return bool(_config.is_op_determinism_enabled())
 
 
 def executing_eagerly() -> bool:
@@ -120,9 +126,7 @@ def new_atomic_function(name: str, definition: Any, like: AtomicFunction, childr
     `name` is its name. The new function has the type and the call options of `like`, and keeps `children` (what it calls) and `like`'s graph alive.
     """
     add_function(definition)
-    return AtomicFunction(
-        name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph
-    )
+    return AtomicFunction(name, _context.context(), like.function_type, list(children), like.call_options, cached_graph=like._cached_graph)
 
 
 def variable_names(graph: Any, more: Sequence[Any] = ()) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tfmp.colouring import clusters, cut, dangers, decisions, guards, logarithms, masks, measured, slow, spread, squares, user_rules
+from tfmp.colouring import clusters, cut, dangers, decisions, guards, kernels, logarithms, masks, measured, slow, spread, squares, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -53,6 +53,7 @@ def exact(dtype: str, version: tuple[int, ...]) -> tuple[Pass, ...]:
 
 
 DEFAULT: tuple[Pass, ...] = (
+    _plain("leave replaced", kernels.leave_replaced),
     _plain("leave calls", guards.leave_calls),
     _plain("leave reference readers", guards.leave_reference_readers),
     _plain("keep ops without kernel", guards.keep_ops_without_kernel),
@@ -66,6 +67,7 @@ DEFAULT: tuple[Pass, ...] = (
     _plain("keep what logarithms read", logarithms.keep_what_logarithms_read),
     _plain("keep weight updates", guards.keep_weight_updates),
     _plain("keep loop sums", guards.keep_loop_sums),
+    _plain("keep residual sums", kernels.keep_residual_sums),
     _plain("keep summed squares", squares.keep_summed_squares),
     _plain("keep sums of one operand", squares.keep_sums_of_one_operand),
     _plain("seed allow", spread.seed_allow),

@@ -41,6 +41,8 @@ WORDS = {
     "call": "hands values to a function whose arguments and results stay float32",
     "reads a reference": "reads a variable at the moment it runs, which a cast before it could not",
     "sum over a loop": "adds up over the steps of a loop, which loses too much in 16 bit",
+    "replaced by a kernel": "a kernel that takes 16 bit computes it in its stead",
+    "residual sum": "adds to what all layers before it have made, and its rounding would be there to the end",
     "square that is summed": "squares what only a float32 sum reads: in 16 bit it may overflow, or vanish",
     "sum of one operand": "multiplies nothing, and may add up many numbers",
     "measured out of range": "measured values of what it reads or computes do not fit into 16 bit",

@@ -96,10 +96,14 @@ def _of_number(function: Callable[[float], float]) -> Callable[[Sequence[Polynom
     return image
 
 
-def _gradient_of_rsqrt(values: Sequence[Polynomial]) -> Polynomial | None:
-    """Of y = x^-1/2 and the gradient for it (`RsqrtGrad` in TensorFlow's `cwise_ops.h`)."""
-    y = number_of(values[0])
-    return scale(values[1], -0.5 * y**3) if y is not None else None
+def _by_result(derivative: Callable[[float], float]) -> Callable[[Sequence[Polynomial]], Polynomial | None]:
+    """Of y, a function of one number, and the gradient for it: the gradient for that number; `derivative` is of the function, in terms of y."""
+
+    def image(values: Sequence[Polynomial]) -> Polynomial | None:
+        y = number_of(values[0])
+        return scale(values[1], derivative(y)) if y else None
+
+    return image
 
 
 ELEMENTWISE: Mapping[str, Callable[[Sequence[Polynomial]], Polynomial | None]] = {
@@ -111,11 +115,13 @@ ELEMENTWISE: Mapping[str, Callable[[Sequence[Polynomial]], Polynomial | None]] =
     "Neg": lambda values: scale(values[0], -1.0),
     "RealDiv": divide,
     "Reciprocal": _of_number(lambda number: 1.0 / number),
+    "ReciprocalGrad": _by_result(lambda y: -y * y),
     "Rsqrt": _of_number(lambda number: number**-0.5),
-    "RsqrtGrad": _gradient_of_rsqrt,
+    "RsqrtGrad": _by_result(lambda y: -0.5 * y**3),
     "Sqrt": _of_number(math.sqrt),
+    "SqrtGrad": _by_result(lambda y: 0.5 / y),
     "Square": lambda values: multiply([values[0], values[0]]),
     "SquaredDifference": _square_of_difference,
     "Sub": subtract,
 }
-"""Op to what it makes of the polynomials that it reads; None where that is none."""
+"""Op to what it makes of the polynomials that it reads; None where that is none. (Gradients of functions of one number: TensorFlow's `cwise_ops.h`.)"""

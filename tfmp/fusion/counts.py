@@ -38,7 +38,7 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, depth: int = DEPTH) 
         return np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
     if op in ("Shape", "ShapeN", "Size"):
         found = dimensions(body.inputs[node][port])
-        return None if found is None else np.prod(found) if op == "Size" else np.asarray(found)
+        return None if found is None else np.asarray(np.prod(found) if op == "Size" else found)
     if op not in ARITHMETIC and op != "BroadcastGradientArgs" or not depth:
         return None
     values = [numbers(body, source, dimensions, depth - 1) for source in body.inputs[node]]

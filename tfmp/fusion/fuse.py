@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion import write_norms, write_products
 from tfmp.fusion.norms import Norm, norms
 from tfmp.fusion.products import PRODUCTS, SummedProduct, summed_products
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
-from tfmp.graph.view import Body, read_function
+from tfmp.graph.view import Body, Edge, read_function
+from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
+
+SUMS = frozenset({"Add", "AddN", "AddV2"})
 
 LOOPS_INSIDE = frozenset({"NextIteration"})
 """What a body with loops that are no functions has; it is left alone."""
@@ -35,27 +39,31 @@ class Fused:
     protos: Mapping[str, Proto]
 
 
-def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]]) -> Fused:
-    """Returns `program` with batch normalisations and their gradients run by one kernel each.
+def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
+    """Returns `program` with normalisations, their gradients, and sums of products run by kernels that stand for them.
 
     Args:
       program: not changed. A main graph in it stays as it is: any node of it may be fetched or fed.
       graphs: finds the Python graph of a function, for the shapes of its tensors.
       kept: function to the nodes that must stay what they are.
+      frozen_gradients: whether `FusedBatchNormGradV3` may be asked for gradients of statistics that do not change. A GPU refuses that where operations are
+        to be deterministic (`tf.config.experimental.enable_op_determinism`).
     """
     bodies, protos = dict(program.bodies), {}
     for name, body in program.bodies.items():
-        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked) if name and WANTED.intersection(body.ops) else None
+        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if name and WANTED.intersection(body.ops) else None
         if found is not None:
             protos[name], bodies[name] = found
     return Fused(bodies, protos)
 
 
-def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int]) -> tuple[Proto, Body] | None:
+def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Proto, Body] | None:
     if LOOPS_INSIDE.intersection(body.ops):
         return None
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
+    if not frozen_gradients:
+        found = [norm for norm in found if not (norm.by_row and norm.gradient and (norm.scale or norm.offset))]
     if not found and not products:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
@@ -64,7 +72,30 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int]) -
     if _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
+    replaced = {node: norm.result for norm in found for node in norm.touched} | {product.product: product.total for product in products}
+    needless = set(dead_nodes(after)).difference(dead_nodes(body))
+    after.replaced = {node: kernel for node, kernel in replaced.items() if node in needless}
+    after.residual = set(_residual(body, after, sizes, found))
     return editor.proto, after
+
+
+def _residual(before: Body, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:
+    """Yields the sums that a normalisation of rows reads, and those that add the gradient of one to others."""
+    ends = set()
+    for norm in (norm for norm in found if norm.by_row):
+        ends.add(norm.data[0])
+        if norm.gradient is not None and norm.gradient.data is not None:
+            ends.add(norm.gradient.data)
+    reading = {reader for reader, edges in enumerate(before.inputs) for source, _ in edges if source in ends}
+    for node in sorted(ends | reading):
+        if after.ops[node] in SUMS and after.types[node][0] == DT_FLOAT and _all_alike(sizes, [(node, 0), *before.inputs[node]]):
+            yield node
+
+
+def _all_alike(sizes: Sizes, edges: Sequence[Edge]) -> bool:
+    """Returns whether tensors have one shape, of a known rank."""
+    shapes = [sizes.shape(edge) for edge in edges]
+    return shapes[0] is not None and all(shape == shapes[0] for shape in shapes)
 
 
 def _write(writer: Writer, found: Sequence[Norm], products: Sequence[SummedProduct]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, scale
@@ -67,6 +67,12 @@ class Groups:
         self.unknown: dict[Edge, list[int]] = {}
         self.partial: dict[int, list[int]] = {}
         self.across: dict[int, Polynomial] = {}
+        self._shapeless: dict[Edge, Callable[[Edge], bool]] = {}
+
+    @property
+    def by_row(self) -> bool:
+        """Whether a group is a row of the last axis."""
+        return self.axes == (len(self.shape) - 1,)
 
     def _draw(self) -> float:
         return self._random.uniform(0.5, 1.5)
@@ -189,7 +195,10 @@ class Groups:
         shape = self._sizes.shape(edge)
         if shape is not None and None not in shape:
             return shape  # type: ignore[return-value]
-        return self._dimensions if edge in self.values and shape == self.shape else None
+        if edge not in self.values or not (self.is_data(edge) or self.is_statistic(edge)):
+            return None
+        aligned = self._dimensions[len(self._dimensions) - len(shape or ()) :]
+        return [other if size is None else size for size, other in zip(shape or (), aligned, strict=True)]
 
     def _copied(self, node: int) -> Polynomial | None:
         source, result = self._body.inputs[node][0], (node, 0)
@@ -198,24 +207,38 @@ class Groups:
             return None
         if self._body.ops[node] in ("BroadcastTo", "Tile") and self.is_data(result):
             return value if self.is_statistic(source) else None
+        if source in self._shapeless:
+            return value if self._shapeless[source](result) else None
         kinds = (self.is_data, self.is_statistic, self.is_weight)
         return value if any(kind(source) and kind(result) for kind in kinds) else None
 
     def _reduced(self, node: int) -> Polynomial | None:
         source, where = self._body.inputs[node]
-        value, own, result = self.values.get(source), self._sizes.shape(source), self._sizes.shape((node, 0))
+        value, own, result = self.values.get(source), self._sizes.shape(source), (node, 0)
         if value is None or own is None:
             return None
-        if not self.is_data(source):
-            return value if result is not None and self.is_statistic((node, 0)) and _without_ones(own) == _without_ones(result) else None
         reduced = numbers(self._body, where, self._sizes_of)
-        axes = () if reduced is None else tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))
-        if axes == self.axes and self.is_statistic((node, 0)):
+        if reduced is None:
+            return None
+        axes = tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))
+        if not self.is_data(source):
+            return value if all(own[axis] == 1 for axis in axes) and self._fits(result, self.is_statistic) else None
+        if not axes and self._fits(result, self.is_data):
+            return value
+        if axes == self.axes and self._fits(result, self.is_statistic):
             mean = constant(sum(size * self.moment(power) for power, size in value.items() if size))
             return mean if self._body.ops[node] == "Mean" else scale(mean, self.count)
         if axes and not set(axes) & set(self.axes) and len(axes) + len(self.axes) == len(own) and self._body.ops[node] == "Sum":
             self.across[node] = value
         return None
+
+    def _fits(self, result: Edge, kind: Callable[[Edge], bool]) -> bool:
+        """Returns whether the result of a reduction is of a kind. One of whose sizes TensorFlow knows none is, and will be reshaped to what it was made of."""
+        shape = self._sizes.shape(result)
+        if shape is None or (shape and not any(shape)):
+            self._shapeless[result] = kind
+            return True
+        return kind(result)
 
 
 def is_ready(body: Body, edge: Edge) -> bool:
@@ -225,7 +248,3 @@ def is_ready(body: Body, edge: Edge) -> bool:
             break
         edge = body.inputs[edge[0]][0]
     return body.ops[edge[0]] in READY
-
-
-def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
-    return [size for size in shape if size != 1]

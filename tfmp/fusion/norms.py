@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
 from tfmp.fusion.counts import numbers
-from tfmp.fusion.groups import Groups, Readers, is_ready
+from tfmp.fusion.groups import COPIES, NEAR, Groups, Readers, is_ready
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
 CHANNEL_RANKS = (4, 5)
 """Of data that are normalised by channel: what `FusedBatchNormV3` takes."""
+
+HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,7 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
                 done.add(data)
                 found = _found(body, Groups(body, sizes, readers, data, axes), readers)
                 if found is not None and not kept.intersection(found.touched):
-                    done.update((one, 0) for one in found.touched)
+                    done.update((one, 0) for one in found.touched if one != found.result)
                     yield found
 
 
@@ -127,22 +129,29 @@ def _has_two(shape: Shape, axes: tuple[int, ...]) -> bool:
 
 
 def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
+    """Returns the normalisation of the data of `groups`, if there is one: what scale and offset are applied to comes before what they are not, and what has a
+    gradient before what has none.
+    """
     groups.spread(groups.data)
     mean, variance = groups.computing(groups.mean), groups.computing(groups.variance)
     if not mean or not variance:
         return None
-    by_row = groups.axes == (len(groups.shape) - 1,)
+    found = [
+        (node, form, epsilon)
+        for epsilon in _epsilons(body, groups)
+        for node in groups.nodes
+        if body.ops[node] not in COPIES and (form := _form(body, groups, node, (groups.variance + epsilon) ** -0.5)) is not None
+    ]
+    if not found:
+        return None
+    found.sort(key=lambda one: (one[1].scale is None) + (one[1].offset is None))
+    gradients = (_gradient(body, groups, form, (groups.variance + epsilon) ** -0.5) for _, form, epsilon in found)
+    number, gradient = next(((number, one) for number, one in enumerate(gradients) if one is not None), (0, None))
+    result, form, epsilon = found[number]
     count = None if any(groups.shape[axis] is None for axis in groups.axes) else groups.count
-    for epsilon in _epsilons(body, groups):
-        root = (groups.variance + epsilon) ** -0.5
-        for node in groups.nodes:
-            form = (_by_row if by_row else _by_channel)(body, groups, groups.values[node, 0], root) if groups.is_data((node, 0)) else None
-            if form is not None:
-                gradient = _gradient(body, groups, form, root)
-                touched = (*groups.nodes, *((gradient.data,) if gradient and gradient.data is not None else ()))
-                shapes = _shapes(body, readers, groups, node)
-                return Norm(by_row, groups.data, node, form.scale, form.offset, epsilon, count, mean, variance, shapes, gradient, touched)
-    return None
+    touched = (*groups.nodes, *((gradient.data,) if gradient and gradient.data is not None else ()))
+    shapes = _shapes(body, readers, groups, result)
+    return Norm(groups.by_row, groups.data, result, form.scale, form.offset, epsilon, count, mean, variance, shapes, gradient, touched)
 
 
 def _epsilons(body: Body, groups: Groups) -> Iterator[float]:
@@ -153,6 +162,13 @@ def _epsilons(body: Body, groups: Groups) -> Iterator[float]:
                 number = groups.number(other) if same(number_of(groups.values[own]) or 0.0, groups.variance) else None
                 if number is not None and number > 0 and same(value, groups.variance + number):
                     yield number
+
+
+def _form(body: Body, groups: Groups, node: int, root: float) -> _Form | None:
+    """Returns the form of what `node` computes if that is a normalisation."""
+    if not groups.is_data((node, 0)):
+        return None
+    return (_by_row if groups.by_row else _by_channel)(body, groups, groups.values[node, 0], root)
 
 
 def _by_channel(body: Body, groups: Groups, value: Polynomial, root: float) -> _Form | None:
@@ -198,16 +214,25 @@ def _shapes(body: Body, readers: Readers, groups: Groups, result: int) -> tuple[
 
 
 def _gradient(body: Body, groups: Groups, form: _Form, root: float) -> Gradient | None:
-    for incoming, nodes in groups.unknown.items():
-        if any(body.ops[node] == "Mul" for node in nodes):
-            found = _gradient_from(groups.with_gradient(incoming), incoming, form, root)
-            if found is not None:
-                return found
+    candidates = (edge for edge, nodes in groups.unknown.items() if not {"Mul", "RealDiv"}.isdisjoint(body.ops[node] for node in nodes))
+    for incoming in dict.fromkeys(_handed_on(body, edge) for edge in candidates):
+        found = _gradient_from(groups.with_gradient(incoming), incoming, form, root) if groups.is_data(incoming) else None
+        if found is not None:
+            return found
     return None
 
 
+def _handed_on(body: Body, edge: Edge) -> Edge:
+    """Returns the tensor that `edge` is made of by what gradients of broadcasts put in its way: sums over axes that may be none, reshapes, a sign."""
+    for _ in range(NEAR):
+        if body.ops[edge[0]] not in HANDING_ON:
+            break
+        edge = body.inputs[edge[0]][0]
+    return edge
+
+
 def _gradient_from(groups: Groups, incoming: Edge, form: _Form, root: float) -> Gradient | None:
-    scale, offset = _of_weights(groups, root) if form.symbols or groups.axes == (len(groups.shape) - 1,) else _of_leaves(groups, root)
+    scale, offset = _of_weights(groups, root) if groups.by_row else _of_leaves(groups, root)
     wanted = _for_data(groups, form, root)
     for node in groups.nodes:
         if alike(groups.values[node, 0], wanted):
@@ -226,7 +251,7 @@ def _of_leaves(groups: Groups, root: float) -> tuple[tuple[int, ...], tuple[int,
 
 def _of_weights(groups: Groups, root: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the nodes that compute the gradients for a scale and an offset that are the same for all groups."""
-    wanted = scale(_centred((DY,), groups.mean), root), {(DY,): 1.0}
+    wanted: tuple[Polynomial, Polynomial] = scale(_centred((DY,), groups.mean), root), {(DY,): 1.0}
     ours, theirs = (tuple(node for node, value in groups.across.items() if alike(value, one)) for one in wanted)
     return ours, theirs
 

@@ -23,10 +23,12 @@ class SummedProduct:
     """A sum over examples of products.
 
     Attributes:
+      product: the node that multiplies.
       total: the node that adds up.
       left, right: what is multiplied: examples, rows, columns.
     """
 
+    product: int
     total: int
     left: Edge
     right: Edge
@@ -38,7 +40,7 @@ def summed_products(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[
         if op in PRODUCTS and body.types[product][0] == DT_FLOAT and product not in kept:
             found = readers[product][0]
             if len(found) == 1 and body.ops[found[0][0]] == "Sum" and found[0][0] not in kept and _adds_up_examples(body, sizes, product, found[0][0]):
-                yield SummedProduct(found[0][0], *body.inputs[product])
+                yield SummedProduct(product, found[0][0], *body.inputs[product])
 
 
 def _adds_up_examples(body: Body, sizes: Sizes, product: int, total: int) -> bool:

@@ -159,7 +159,7 @@ def _parameter(writer: Writer, norm: Norm, name: str, vector: KnownShape) -> str
     """Returns how scale or offset is written, as a vector."""
     edge = norm.scale if name == "scale" else norm.offset
     if edge is None:
-        return writer.constant(np.full(vector, 1.0 if name == "scale" else 0.0), name)  # type: ignore[arg-type]
+        return writer.constant(np.full(vector[0] or 0, 1.0 if name == "scale" else 0.0), name)
     text = writer.editor.text(edge)
     return text if writer.shape(edge) == vector else writer.reshaped(text, vector, name)
 

@@ -52,6 +52,8 @@ class Body:
       tensors: how the first output of each node is written, to its edge; other outputs are looked up through `by_name`.
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
       made: nodes that the Python graph of the function does not know, or knows as another op, to the shapes of their outputs (`fusion`).
+      replaced: nodes that nothing needs any more, since a kernel computes what they did, to the node of that kernel.
+      residual: nodes that add to what runs past the layers: a layer's result to what the layer normalises, or gradients likewise.
       dead: what `liveness.dead_nodes` has found, once it was asked.
       shapes: what `shapes.Sizes` has looked up, node by node: whoever asks next about this body, or about a copy with other edges, finds it there.
     """
@@ -75,6 +77,8 @@ class Body:
     tensors: dict[str, Edge] = dataclasses.field(default_factory=dict)
     resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
     made: dict[int, tuple[tuple[int | None, ...] | None, ...]] = dataclasses.field(default_factory=dict)
+    replaced: dict[int, int] = dataclasses.field(default_factory=dict)
+    residual: set[int] = dataclasses.field(default_factory=set)
     dead: tuple[int, ...] | None = None
     shapes: dict[int, Sequence[tuple[int | None, ...] | None]] = dataclasses.field(default_factory=dict)
 

@@ -65,6 +65,8 @@ def unite(program: Program, instances: Sequence[Instance]) -> Union:
         union.inputs.extend([(source + offset, port) for source, port in edges] for edges in body.inputs)
         union.shapes.update({node + offset: shapes for node, shapes in body.shapes.items()})
         union.resized.update({node + offset: (source + offset, port) for node, (source, port) in body.resized.items()})
+        union.replaced.update({node + offset: kernel + offset for node, kernel in body.replaced.items()})
+        union.residual.update(node + offset for node in body.residual)
         union.made.update({node + offset: shapes for node, shapes in body.made.items()})
     roots = [_Target(body, offset) for body, offset in zip(bodies, offsets, strict=True)][: len(program.roots)]
     ties: list[tuple[End, End]] = [((roots[0].result(result), 0), (roots[1].argument(argument), 0)) for result, argument in program.links]
