@@ -11,6 +11,7 @@ from tfmp.colouring.passes import Colouring
 from tfmp.colouring.reasons import Decision, decisions
 from tfmp.dtypes import FloatFormat
 from tfmp.graph.library import with_functions
+from tfmp.graph.view import Body
 from tfmp.oplists import OpLists
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.link import Linked, Written, link
@@ -93,6 +94,20 @@ class Conversion:
     def casts_per_run(self) -> int:
         """Number of casts that one run of the root carries out: those in loops as often as the loop goes round, where the graph tells."""
         return sum(times * body.plan.run_time_casts for times, body in zip(self.runs, self.bodies.values(), strict=True))
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels, in all bodies, that were put in the place of several nodes."""
+        return sum(len(set(body.replaced.values())) for body in self._changed_bodies)
+
+    @property
+    def replaced(self) -> int:
+        """Number of nodes, in all bodies, in whose place those are."""
+        return sum(len(body.replaced) for body in self._changed_bodies)
+
+    @property
+    def _changed_bodies(self) -> Iterator[Body]:
+        return (body.plan.body for body in self.bodies.values() if not body.plan.empty)
 
     @property
     def changed(self) -> bool:

@@ -76,6 +76,12 @@ def beside_a_shortcut(axes: tuple[int, ...], channels: int) -> tuple[Callable[..
     return lambda x: tf.nn.relu(forward(x)) + tf.sin(x), variables
 
 
+def reshaped_after(axes: tuple[int, ...], channels: int) -> tuple[Callable[..., Any], list[Any]]:
+    """The gradient comes back through a Reshape."""
+    forward, variables = by_nn(axes, channels)
+    return lambda x: tf.reshape(tf.reverse(tf.reshape(forward(x), [-1, 30, channels]), [1]), tf.shape(x)), variables
+
+
 SPELLINGS = {
     "Keras": (keras_batch_norm, IMAGE),
     "Keras, no scale": (lambda: keras_batch_norm(scale=False), IMAGE),
@@ -87,6 +93,7 @@ SPELLINGS = {
     "by hand": (lambda: by_hand((0, 1, 2), 4), IMAGE),
     "bare": (lambda: bare((0, 1, 2)), IMAGE),
     "beside a shortcut": (lambda: beside_a_shortcut((0, 1, 2), 4), IMAGE),
+    "reshaped after": (lambda: reshaped_after((0, 1, 2), 4), IMAGE),
     "volumes": (lambda: by_nn((0, 1, 2, 3), 4), VOLUME),
     "volumes by hand": (lambda: by_hand((0, 1, 2, 3), 4), VOLUME),
     "Keras rows": (keras_layer_norm, ROWS),

@@ -185,7 +185,7 @@ def test_finding_a_node_opens_its_boxes_and_says_why(opened: Browser) -> None:
     opened.click("#find-next")
     (mean,) = [node for node in details("keras").nodes if node.name == "net_1/normal_1/moments/mean"]
     assert texts(opened, "#panel h3") == ["Mean float32"]
-    assert texts(opened, "#panel p")[0] == f"sums must stay in float32; pulled {mean.pulled} neighbours with it"
+    assert texts(opened, "#panel p")[0] == mean.reason == "a kernel that takes 16 bit computes it in its stead (through net_1/normal_1/batchnorm/add_1)"
     assert opened.run("document.querySelector('#picture .selected').textContent").startswith("Mean")
     inside = """
     (() => {

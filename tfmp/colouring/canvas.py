@@ -150,14 +150,15 @@ class Canvas:
             self.deny[vertex] = 1
             self.reasons[vertex] = Reason(rule, cause, detail)
 
-    def put_on_list(self, nodes: Collection[int], kind: str) -> None:
-        """Treats `nodes` from now on as if their ops were on the list `kind`."""
+    def put_on_list(self, nodes: Collection[int], kind: str | None) -> None:
+        """Treats `nodes` from now on as if their ops were on the list `kind`, or on none."""
         vertices = {vertex for node in nodes for vertex in self.graph.vertices(node)}
         for members in self._on_list.values():
             members[:] = [vertex for vertex in members if vertex not in vertices]
         for node in nodes:
             self.kind[node] = kind
-        self._on_list.setdefault(kind, []).extend(sorted(vertices))
+        if kind is not None:
+            self._on_list.setdefault(kind, []).extend(sorted(vertices))
 
     def explain(self, vertices: Iterable[int], rule: str) -> None:
         """Gives each of `vertices` a reason for staying float32, unless it has one."""

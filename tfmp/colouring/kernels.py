@@ -7,8 +7,11 @@ from tfmp.colouring.canvas import Canvas
 
 def leave_replaced(canvas: Canvas) -> None:
     """Leaves what a kernel computes in its stead: TensorFlow prunes it."""
-    for node, kernel in canvas.graph.body.replaced.items():
+    replaced = canvas.graph.body.replaced
+    for node, kernel in replaced.items():
         canvas.leave(node, "replaced by a kernel", canvas.graph.first[kernel])
+    if replaced:
+        canvas.put_on_list(replaced, None)  # what they do, they do to nobody
 
 
 def keep_residual_sums(canvas: Canvas) -> None:

@@ -215,20 +215,24 @@ def _shapes(body: Body, readers: Readers, groups: Groups, result: int) -> tuple[
 
 def _gradient(body: Body, groups: Groups, form: _Form, root: float) -> Gradient | None:
     candidates = (edge for edge, nodes in groups.unknown.items() if not {"Mul", "RealDiv"}.isdisjoint(body.ops[node] for node in nodes))
-    for incoming in dict.fromkeys(_handed_on(body, edge) for edge in candidates):
-        found = _gradient_from(groups.with_gradient(incoming), incoming, form, root) if groups.is_data(incoming) else None
+    for incoming in dict.fromkeys(_handed_on(body, groups, edge) for edge in candidates):
+        found = _gradient_from(groups.with_gradient(incoming), incoming, form, root)
         if found is not None:
             return found
     return None
 
 
-def _handed_on(body: Body, edge: Edge) -> Edge:
-    """Returns the tensor that `edge` is made of by what gradients of broadcasts put in its way: sums over axes that may be none, reshapes, a sign."""
+def _handed_on(body: Body, groups: Groups, edge: Edge) -> Edge:
+    """Returns the tensor of the data's shape that `edge` is made of by what gradients of broadcasts put in its way: sums over axes that may be none, reshapes,
+    a sign.
+    """
+    first = edge
     for _ in range(NEAR):
         if body.ops[edge[0]] not in HANDING_ON:
             break
         edge = body.inputs[edge[0]][0]
-    return edge
+        first = edge if groups.is_data(edge) else first
+    return first
 
 
 def _gradient_from(groups: Groups, incoming: Edge, form: _Form, root: float) -> Gradient | None:

@@ -44,6 +44,8 @@ class Record:
       unused_overrides: op types moved between lists that the program does not contain.
       unused_rules: rules of the user that cover nothing in the program.
       source: works out the details.
+      kernels: number of kernels that were put in the place of several nodes.
+      replaced: number of those nodes.
     """
 
     function: str
@@ -58,6 +60,8 @@ class Record:
     unused_overrides: tuple[str, ...] = ()
     unused_rules: tuple[str, ...] = ()
     source: Callable[[], Details | None] | None = dataclasses.field(default=None, repr=False, compare=False)
+    kernels: int = 0
+    replaced: int = 0
 
     def details(self) -> Details | None:
         """Works out and returns everything that is known of the program: layers, reasons, casts, memory, advice; None if its function does not exist any
@@ -170,7 +174,8 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 def _lines(record: Record) -> list[str]:
     kept = collections.Counter(decision.reason for decision in record.kept)
-    notes = [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
+    notes = [f"  {record.kernels} fused kernels in the place of {record.replaced} nodes"] if record.kernels else []
+    notes += [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
     if record.unused_overrides:
         notes.append(f"  overrides that met no op here: {', '.join(record.unused_overrides)}")
     if record.unused_rules:
@@ -193,6 +198,8 @@ def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[]
         tuple(conversion.unused_overrides()),
         conversion.unused_rules,
         source,
+        conversion.kernels,
+        conversion.replaced,
     )
 
 

@@ -50,6 +50,8 @@ def _program(record: Record, details: Details | None) -> dict[str, Any]:
         "total": record.total,
         "flop_share": record.flop_share,
         "casts": record.casts,
+        "kernels": record.kernels,
+        "replaced": record.replaced,
         "seconds": record.seconds,
         "unused_overrides": list(record.unused_overrides),
         "unused_rules": list(record.unused_rules),

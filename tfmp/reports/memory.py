@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfmp.dtypes import FLOAT32
+from tfmp.graph.edit import OURS
 from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.parts import Part
@@ -33,10 +34,18 @@ def written(part: Part, node: int) -> tuple[float, float]:
         return 0.0, 0.0
     before = after = 0.0
     for port in part.float_outputs(node):
-        size = part.times(node) * part.elements(node, port)
-        before += 4 * size
-        after += (2 if part.sixteen(node, port) else 4) * size
+        size = part.elements(node, port)
+        before += 4 * size * (part.runs if _was_written(part, node, port) else 0)
+        after += (2 if part.sixteen(node, port) else 4) * size * part.times(node)
     return before, after
+
+
+def _was_written(part: Part, node: int, port: int) -> bool:
+    """Returns whether the program writes an output before the rewrite: of kernels that were put in, what took another op's place."""
+    body = part.body
+    if node in body.made:
+        return not body.names[node].endswith(OURS) and not port
+    return node in body.replaced or node not in part.dead
 
 
 def memory_of(parts: Sequence[Part], casts: Sequence[Cast], roots: int, emulate: bool) -> Memory:
