@@ -43,6 +43,7 @@ def test_all_variables_of_tensorflow_and_nvidia_are_known_and_ours_are_few() -> 
     names = {variable.name for variable in VARIABLES}
     assert names == TENSORFLOW_VARIABLES | NVIDIA_VARIABLES | {
         "TFMP_DTYPE",
+        "TFMP_FUSE",
         "TFMP_LEVEL",
         "TFMP_STRICT",
         "TFMP_SAVE_REWRITTEN",

@@ -97,7 +97,7 @@ class Conversion:
 
     @property
     def kernels(self) -> int:
-        """Number of kernels, in all bodies, that were put in the place of several nodes."""
+        """Number of places, in all bodies, where kernels were put in the place of several nodes (`tfmp.fusion`): normalisations and sums of products."""
         return sum(len(set(body.replaced.values())) for body in self._changed_bodies)
 
     @property

@@ -86,7 +86,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     slow: dict[str, Any] = {"slow": settings.slow_ops, "slow_filter": settings.slow_filter}
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
     definitions = program.definitions
-    if not exact and not settings.emulate:
+    if settings.fuses:
         frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
         fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
         program = dataclasses.replace(program, bodies=fused.bodies)

@@ -99,6 +99,8 @@ class Settings:
       keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
       force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
       save_rewritten: put the rewritten graphs into SavedModels, not the float32 ones.
+      fuse: run normalisations and sums of products by kernels that take 16 bit (`tfmp.fusion`). Levels that colour as TensorFlow does, or by force, and
+        emulation leave them as they are.
       ranges: which nodes measured ranges (`tfmp.numerics.calibrate`) keep in float32 or free.
     """
 
@@ -116,6 +118,7 @@ class Settings:
     keep_float32: tuple[str, ...] = ()
     force_16bit: tuple[str, ...] = ()
     save_rewritten: bool = False
+    fuse: bool = True
     ranges: RangeRules = RangeRules()
 
     def __post_init__(self) -> None:
@@ -130,6 +133,11 @@ class Settings:
         kept, forced = self.user_rules
         for rule in set(kept) & set(forced):
             raise SettingsError(f"the rule {str(rule)!r} is in both keep_float32 and force_16bit; take it out of one.")
+
+    @property
+    def fuses(self) -> bool:
+        """Whether kernels are put in the place of what they compute."""
+        return self.fuse and not (self.rules.exact or self.rules.force or self.emulate)
 
     @property
     def user_rules(self) -> tuple[tuple[UserRule, ...], tuple[UserRule, ...]]:
@@ -306,6 +314,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TFMP_RULES", "rules", _rules_file, "file with a line `keep_float32 RULE` or `force_16bit RULE` for each rule"),
     Variable("TFMP_STRICT", "strict", flag, "raise instead of falling back to float32 when a rewrite fails"),
     Variable("TFMP_SAVE_REWRITTEN", "save_rewritten", flag, "save SavedModels with the rewritten graphs; variables stay float32"),
+    Variable("TFMP_FUSE", "fuse", flag, "0: leave normalisations and sums of products as they are spelled, without fused kernels"),
     Variable("TFMP_RANGES", "ranges", str, "file of measured ranges (`tfmp.numerics.calibrate`), which say what stays in float32"),
     Variable(f"{PREFIX}LEVEL", "level", _level, "TensorFlow's name for the level"),
     Variable(f"{PREFIX}IGNORE_PERFORMANCE", "ignore_performance", flag, "convert even on hardware where 16 bit is slow"),

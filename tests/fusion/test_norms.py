@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfmp
 from tests.fusion.running import FusedFunction, agree, with_gradients
 
 IMAGE, VOLUME, ROWS = (None, 6, 5, 4), (None, 3, 4, 2, 4), (None, 5, 16)
@@ -267,3 +268,70 @@ def test_deterministic_ops_do_without_what_gpus_refuse_then() -> None:
     assert not traced("Keras rows", 3, frozen_gradients=False).found
     assert traced("Keras rows, neither", 3, frozen_gradients=False).found
     assert traced("Keras", 3, frozen_gradients=False).found
+
+
+def converted_step(**settings: Any) -> Any:
+    """The conversion of a training step of a convolution with a Keras batch normalisation."""
+    layers = [keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization(name="normal"), keras.layers.ReLU(), keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((8, 8, 4)), *layers])
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(total, [weight.value for weight in model.trainable_weights])
+
+    return tfmp.convert_function(step.get_concrete_function(tf.TensorSpec([None, 8, 8, 4])), **settings)
+
+
+def test_the_kernels_data_is_16_bit_and_what_it_replaces_says_so() -> None:
+    conversion = converted_step()
+    decisions = {(decision.op, decision.attribute): decision for decision in conversion.decisions() if decision.op in (FORWARD, BACKWARD)}
+    assert decisions[FORWARD, "T"].converted and decisions[BACKWARD, "T"].converted
+    assert not decisions[FORWARD, "U"].converted and not decisions[BACKWARD, "U"].converted
+    means = [decision for decision in conversion.decisions() if decision.op == "Mean"]
+    assert {decision.rule for decision in means} == {"replaced by a kernel"}
+    assert (conversion.kernels, conversion.replaced > 30) == (1, True)
+    assert f"fused kernels in 1 place, for {conversion.replaced} nodes" in str(tfmp.report_on(conversion))
+
+
+OFF: tuple[dict[str, Any], ...] = (
+    {"fuse": False},
+    {"level": "tensorflow"},
+    {"level": "O2"},
+    {"level": "O3"},
+    {"emulate": True},
+    {"keep_float32": "name:*/normal_*/batchnorm/Rsqrt"},
+    {"keep_float32": "op:Rsqrt"},
+)
+
+
+@pytest.mark.parametrize("settings", OFF, ids=str)
+def test_what_switches_kernels_off(settings: dict[str, Any]) -> None:
+    conversion = converted_step(**settings)
+    assert conversion.kernels == 0
+    assert not any(op in (FORWARD, BACKWARD) for body in conversion.bodies.values() for op in body.plan.body.ops)
+
+
+def test_a_region_that_stays_float32_stays_what_it_is() -> None:
+    forward, _ = by_nn((0, 1, 2), 4)
+
+    def kept(x: tf.Tensor) -> tf.Tensor:
+        with tfmp.float32():
+            return forward(x)
+
+    assert not FusedFunction(kept, tf.TensorSpec([3, 6, 5, 4])).found
+
+
+def test_a_main_graph_stays_what_it_is() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [3, 6, 5, 4], name="x")
+        filters = tf.constant(random(1, 1, 4, 4))
+        tf.identity(by_nn_constants(tf.nn.conv2d(x, filters, 1, "SAME")), name="out")
+    conversion = tfmp.convert_graph_def(graph.as_graph_def(), fetches=["out"], device="CPU")
+    assert conversion.kernels == 0 and FORWARD not in {node.op for node in conversion.graph_def.node}
+
+
+def by_nn_constants(x: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, (0, 1, 2), keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, tf.constant(random(4)), tf.constant(random(4, seed=1)), 1e-3)

@@ -33,6 +33,7 @@ class Gradient:
       data: the node that computes the gradient for the data, or adds it to others; None if nothing needs it.
       summands: the input ports of that node that it is the sum of; () for what is one as a whole.
       scale, offset: the nodes that compute the gradients for scale and offset.
+      around: the nodes that compute something of the incoming gradient and the data.
     """
 
     incoming: Edge
@@ -40,6 +41,7 @@ class Gradient:
     summands: tuple[int, ...]
     scale: tuple[int, ...]
     offset: tuple[int, ...]
+    around: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,14 +239,14 @@ def _handed_on(body: Body, groups: Groups, edge: Edge) -> Edge:
 
 def _gradient_from(groups: Groups, incoming: Edge, form: _Form, root: float) -> Gradient | None:
     scale, offset = _of_weights(groups, root) if groups.by_row else _of_leaves(groups, root)
-    wanted = _for_data(groups, form, root)
+    wanted, around = _for_data(groups, form, root), tuple(groups.nodes)
     for node in groups.nodes:
         if alike(groups.values[node, 0], wanted):
-            return Gradient(incoming, node, (), scale, offset)
+            return Gradient(incoming, node, (), scale, offset, around)
     for node, ports in groups.partial.items():
         if ports and alike(groups.sum_of_known(node), wanted):
-            return Gradient(incoming, node, tuple(ports), scale, offset)
-    return Gradient(incoming, None, (), scale, offset) if scale and offset else None
+            return Gradient(incoming, node, tuple(ports), scale, offset, around)
+    return Gradient(incoming, None, (), scale, offset, around) if scale and offset else None
 
 
 def _of_leaves(groups: Groups, root: float) -> tuple[tuple[int, ...], tuple[int, ...]]:

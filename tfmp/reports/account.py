@@ -44,7 +44,7 @@ class Record:
       unused_overrides: op types moved between lists that the program does not contain.
       unused_rules: rules of the user that cover nothing in the program.
       source: works out the details.
-      kernels: number of kernels that were put in the place of several nodes.
+      kernels: number of places (normalisations, sums of products) where fused kernels were put in the place of several nodes.
       replaced: number of those nodes.
     """
 
@@ -174,7 +174,7 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 def _lines(record: Record) -> list[str]:
     kept = collections.Counter(decision.reason for decision in record.kept)
-    notes = [f"  {record.kernels} fused kernels in the place of {record.replaced} nodes"] if record.kernels else []
+    notes = [f"  fused kernels in {record.kernels} {'place' if record.kernels == 1 else 'places'}, for {record.replaced} nodes"] if record.kernels else []
     notes += [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
     if record.unused_overrides:
         notes.append(f"  overrides that met no op here: {', '.join(record.unused_overrides)}")
