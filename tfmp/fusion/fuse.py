@@ -72,7 +72,8 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     if _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
-    replaced = {node: norm.result for norm in found for node in (*(norm.gradient.around if norm.gradient else ()), *norm.touched)} | {product.product: product.total for product in products}
+    replaced = {node: norm.result for norm in found for node in norm.around}
+    replaced |= {product.product: product.total for product in products}
     needless = set(dead_nodes(after)).difference(dead_nodes(body))
     after.replaced = {node: kernel for node, kernel in replaced.items() if node in needless}
     after.residual = set(_residual(body, after, sizes, found))

@@ -74,6 +74,11 @@ class Norm:
     gradient: Gradient | None
     touched: tuple[int, ...]
 
+    @property
+    def around(self) -> tuple[int, ...]:
+        """The nodes that compute something of the data, and of the gradient that comes back."""
+        return (*self.touched, *(self.gradient.around if self.gradient else ()))
+
 
 @dataclasses.dataclass(frozen=True)
 class _Form:

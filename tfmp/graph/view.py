@@ -6,7 +6,6 @@ become pseudo nodes (`_Arg`, `_Retval`), as they do in TensorFlow's own optimize
 
 from __future__ import annotations
 
-import collections
 import copy
 import dataclasses
 import functools
