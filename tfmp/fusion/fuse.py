@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion import write_norms, write_products
+from tfmp.fusion.groups import waits
 from tfmp.fusion.norms import Norm, norms
 from tfmp.fusion.products import PRODUCTS, SummedProduct, summed_products
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
-from tfmp.graph.view import Body, Edge, read_function
+from tfmp.graph.view import Body, Edge, grown
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
@@ -68,8 +69,9 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
     _write(Writer(editor, sizes, readers), found, products)
-    after = read_function(editor.proto, program.schemas)
-    if _has_cycle(after):  # a scale that is not read before the statistics are written, say
+    after = grown(body, editor.proto, editor.touched, program.schemas)
+    parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
+    if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
     replaced = {node: norm.result for norm in found for node in norm.around}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, scale
@@ -26,6 +26,8 @@ NEAR = 4
 
 READY = frozenset({ARG, "Const", "ReadVariableOp"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
+
+DATA, STATISTIC, WEIGHT = "data", "statistic", "weight"
 
 Readers = Sequence[Sequence[Sequence[Edge]]]
 """`Body.readers()`."""
@@ -57,6 +59,9 @@ class Groups:
         self.shape = tuple(sizes.shape(data) or ())
         substitutes = iter(UNKNOWN_SIZES * len(self.shape))
         self._dimensions = [next(substitutes) if size is None else size for size in self.shape]
+        self._of_statistics = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
+        self._of_weights = tuple(size if axis in self.axes else 1 for axis, size in enumerate(self.shape))
+        self._kinds: dict[Edge, str] = {}
         self.count = math.prod(self._dimensions[axis] for axis in axes)
         self.mean, self.variance = self._draw(), self._draw()
         self._moments: dict[Monomial, float] = {(): 1.0, (X,): self.mean, (X, X): self.variance + self.mean**2}
@@ -67,7 +72,8 @@ class Groups:
         self.unknown: dict[Edge, list[int]] = {}
         self.partial: dict[int, list[int]] = {}
         self.across: dict[int, Polynomial] = {}
-        self._shapeless: dict[Edge, Callable[[Edge], bool]] = {}
+        self._shapeless: dict[Edge, str] = {}
+        self._passing: set[Edge] = set()
 
     @property
     def by_row(self) -> bool:
@@ -83,25 +89,28 @@ class Groups:
             self._moments[power] = self._draw()
         return self._moments[power]
 
+    def kind(self, edge: Edge) -> str:
+        """Returns what a tensor has numbers for: DATA for each element, STATISTIC for each group, or one for all, WEIGHT for each element of a group, the same
+        for all groups; or "".
+        """
+        found = self._kinds.get(edge)
+        if found is None:
+            found = self._kinds[edge] = self._kind_of(self._sizes.shape(edge))
+        return found
+
+    def _kind_of(self, shape: Shape) -> str:
+        if shape == self.shape:
+            return DATA
+        if shape == ():
+            return STATISTIC
+        if shape is None or len(shape) > len(self.shape):
+            return ""
+        aligned = (*(1,) * (len(self.shape) - len(shape)), *shape)
+        return STATISTIC if aligned == self._of_statistics else WEIGHT if aligned == self._of_weights else ""
+
     def is_data(self, edge: Edge) -> bool:
         """Returns whether a tensor has the data's shape."""
-        return self._sizes.shape(edge) == self.shape
-
-    def is_statistic(self, edge: Edge) -> bool:
-        """Returns whether a tensor has one number for each group, or one for all."""
-        shape = self._sizes.shape(edge)
-        return shape == () or self._spans(shape, [axis for axis in range(len(self.shape)) if axis not in self.axes])
-
-    def is_weight(self, edge: Edge) -> bool:
-        """Returns whether a tensor has one number for each element of a group, the same for all groups."""
-        return self._spans(self._sizes.shape(edge), self.axes)
-
-    def _spans(self, shape: Shape, axes: Sequence[int]) -> bool:
-        """Returns whether a tensor of that shape, beside the data, has their sizes along `axes`, and is repeated along the others."""
-        if shape is None or not 0 < len(shape) <= len(self.shape):
-            return False
-        aligned = (*(1,) * (len(self.shape) - len(shape)), *shape)
-        return all(size == (self.shape[axis] if axis in axes else 1) for axis, size in enumerate(aligned))
+        return self.kind(edge) == DATA
 
     def spread(self, *starts: Edge) -> None:
         """Finds the values of what is computed from `starts`, whose own values are known, and from what is known beside them."""
@@ -116,6 +125,8 @@ class Groups:
                 if found is not None:
                     self.values[node, 0] = found
                     self.nodes.append(node)
+                    if not self._passing.isdisjoint(self._body.inputs[node]):
+                        self._passing.add((node, 0))
                     for reader, _ in self._readers[node][0]:
                         heapq.heappush(todo, reader)
 
@@ -125,12 +136,11 @@ class Groups:
         What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
         """
         other = Groups(self._body, self._sizes, self._readers, self.data, self.axes)
-        other.leaves = {edge: number for edge, number in self.leaves.items() if is_ready(self._body, edge)}
-        other.weights = {edge: symbol for edge, symbol in self.weights.items() if is_ready(self._body, edge)}
-        other.values |= {edge: constant(number) for edge, number in other.leaves.items()} | {gradient: {(DY,): 1.0}}
-        other.values |= {edge: {(symbol,): 1.0} for edge, symbol in other.weights.items()}
-        other._random = self._random
-        other.spread(self.data, gradient)
+        other._kinds, other._random = self._kinds, self._random
+        other.leaves = {edge: number for edge, number in self.leaves.items() if edge not in self._passing}
+        other.weights = {edge: symbol for edge, symbol in self.weights.items() if edge not in self._passing}
+        other.values = {edge: value for edge, value in self.values.items() if edge not in self._passing} | {gradient: {(DY,): 1.0}}
+        other.spread(gradient)
         return other
 
     def sum_of_known(self, node: int) -> Polynomial:
@@ -140,7 +150,7 @@ class Groups:
     def statistics(self) -> Iterator[tuple[int, float]]:
         """Yields the nodes whose results hold one number for each group, with that number."""
         for node in self.nodes:
-            number = number_of(self.values[node, 0]) if not self.is_data((node, 0)) else None
+            number = number_of(self.values[node, 0]) if self.kind((node, 0)) != DATA else None
             if number is not None:
                 yield node, number
 
@@ -162,7 +172,7 @@ class Groups:
         if op in ELEMENTWISE:
             values = [self._operand(edge, node) for edge in inputs]
             if all(value is not None for value in values):
-                return ELEMENTWISE[op](values) if self._has_a_place((node, 0)) else None  # type: ignore[arg-type]
+                return ELEMENTWISE[op](values) if self.kind((node, 0)) else None  # type: ignore[arg-type]
             if op == "AddN":
                 self.partial[node] = [port for port, value in enumerate(values) if value is not None]
         elif op in COPIES:
@@ -171,31 +181,31 @@ class Groups:
             return self._reduced(node)
         return None
 
-    def _has_a_place(self, edge: Edge) -> bool:
-        return self.is_data(edge) or self.is_statistic(edge) or self.is_weight(edge)
-
     def _operand(self, edge: Edge, reader: int) -> Polynomial | None:
         """Returns the value of a tensor; one with a number for each group, or for each element of a group, gets a symbol if nothing is known of it."""
         if edge in self.values:
             return self.values[edge]
-        if self.is_data(edge):
+        kind = self.kind(edge)
+        if kind == DATA:
             self.unknown.setdefault(edge, []).append(reader)
             return None
-        if self.is_statistic(edge):
+        if kind == STATISTIC:
             held = self.number(edge) if self._sizes.shape(edge) == () else None
             if held is None:
                 held = self.leaves[edge] = self._draw()
             self.values[edge] = constant(held)
-        elif self.is_weight(edge):
+        elif kind == WEIGHT:
             self.weights[edge] = WEIGHTS + len(self.weights)
             self.values[edge] = {(self.weights[edge],): 1.0}
+        if (edge in self.leaves or edge in self.weights) and not is_ready(self._body, edge):
+            self._passing.add(edge)
         return self.values.get(edge)
 
     def _sizes_of(self, edge: Edge) -> Sequence[int] | None:
         shape = self._sizes.shape(edge)
         if shape is not None and None not in shape:
             return shape  # type: ignore[return-value]
-        if edge not in self.values or not (self.is_data(edge) or self.is_statistic(edge)):
+        if edge not in self.values or self.kind(edge) not in (DATA, STATISTIC):
             return None
         aligned = self._dimensions[len(self._dimensions) - len(shape or ()) :]
         return [other if size is None else size for size, other in zip(shape or (), aligned, strict=True)]
@@ -205,12 +215,10 @@ class Groups:
         value = self.values.get(source)
         if value is None:
             return None
-        if self._body.ops[node] in ("BroadcastTo", "Tile") and self.is_data(result):
-            return value if self.is_statistic(source) else None
-        if source in self._shapeless:
-            return value if self._shapeless[source](result) else None
-        kinds = (self.is_data, self.is_statistic, self.is_weight)
-        return value if any(kind(source) and kind(result) for kind in kinds) else None
+        own, made = self._shapeless.get(source) or self.kind(source), self.kind(result)
+        if self._body.ops[node] in ("BroadcastTo", "Tile") and made == DATA:
+            return value if own == STATISTIC else None
+        return value if own == made != "" else None
 
     def _reduced(self, node: int) -> Polynomial | None:
         source, where = self._body.inputs[node]
@@ -221,30 +229,39 @@ class Groups:
         if reduced is None:
             return None
         axes = tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))
-        if not self.is_data(source):
-            return value if all(own[axis] == 1 for axis in axes) and self._fits(result, self.is_statistic) else None
-        if not axes and self._fits(result, self.is_data):
+        if self.kind(source) != DATA:
+            return value if all(own[axis] == 1 for axis in axes) and self._fits(result, STATISTIC) else None
+        if not axes and self._fits(result, DATA):
             return value
-        if axes == self.axes and self._fits(result, self.is_statistic):
+        if axes == self.axes and self._fits(result, STATISTIC):
             mean = constant(sum(size * self.moment(power) for power, size in value.items() if size))
             return mean if self._body.ops[node] == "Mean" else scale(mean, self.count)
         if axes and not set(axes) & set(self.axes) and len(axes) + len(self.axes) == len(own) and self._body.ops[node] == "Sum":
             self.across[node] = value
         return None
 
-    def _fits(self, result: Edge, kind: Callable[[Edge], bool]) -> bool:
+    def _fits(self, result: Edge, kind: str) -> bool:
         """Returns whether the result of a reduction is of a kind. One of whose sizes TensorFlow knows none is, and will be reshaped to what it was made of."""
         shape = self._sizes.shape(result)
         if shape is None or (shape and not any(shape)):
             self._shapeless[result] = kind
             return True
-        return kind(result)
+        return self.kind(result) == kind
 
 
 def is_ready(body: Body, edge: Edge) -> bool:
     """Returns whether a tensor is there before any data is, in the shape that it has or in another."""
-    for _ in range(NEAR):
-        if body.ops[edge[0]] not in COPIES:
-            break
-        edge = body.inputs[edge[0]][0]
-    return body.ops[edge[0]] in READY
+    return body.ops[_way_back(body, edge)[-1]] in READY
+
+
+def waits(body: Body, edge: Edge) -> bool:
+    """Returns whether a tensor that is ready waits for something all the same."""
+    return not body.controlled.isdisjoint(_way_back(body, edge))
+
+
+def _way_back(body: Body, edge: Edge) -> list[int]:
+    """Returns the node that makes a tensor, and those that made it before it was given other shapes."""
+    way = [edge[0]]
+    while body.ops[way[-1]] in COPIES and len(way) <= NEAR:
+        way.append(body.inputs[way[-1]][0][0])
+    return way

@@ -59,9 +59,8 @@ class Writer:
                 self.editor.redirect(reader, text)
 
     def constant(self, value: object, name: str, dtype: int = DT_FLOAT) -> str:
-        """Adds a constant; returns how it is written."""
-        array = np.asarray(value, ARRAYS[dtype])
-        return self.add("Const", name, (), [array.shape], value=(array, dtype), dtype=dtype).output(0)
+        """Returns how a constant is written; it is added if there is none yet."""
+        return self.editor.constant(np.asarray(value, ARRAYS[dtype]), dtype, f"{self.editor.body.names[self.near]}/{name}", self.near)
 
     def target(self, shape: KnownShape, name: str, like: str) -> str:
         """Returns how a tensor is written that says `shape`: a constant, or the shape of the float32 tensor written `like` if that is not known enough."""

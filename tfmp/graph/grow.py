@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tfmp import tf_api
 from tfmp.graph.edit import OURS, GraphEditor, Proto
@@ -41,6 +44,7 @@ class GrowingGraph(GraphEditor):
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
         self._taken = set(body.names)
+        self._constants: dict[Any, str] = {}
 
     def text(self, edge: Edge) -> str:
         """Returns how the tensor `edge` of the body is written now."""
@@ -65,17 +69,30 @@ class GrowingGraph(GraphEditor):
         like = self._nodes[near - self.body.arguments]
         node = self._nodes.add(name=free, op=op, device=like.device)
         node.input.extend(inputs)
-        _set_attributes(node, {**_marks(like), **_attributes(op, attrs)})
+        node.MergeFromString(_template(op, tuple(attrs.items())))
+        _mark(node, like)
         self.shapes[free] = shapes
         return Made(free, op, bool(self.body.name))
+
+    def constant(self, value: Any, dtype: int, name: str, near: int) -> str:
+        """Returns how a constant is written: one that is there already on the same device, or a new one, which `near` gives its device."""
+        key = (dtype, value.shape, value.tobytes(), self._nodes[near - self.body.arguments].device)
+        if key not in self._constants:
+            node = self.add("Const", name, (), near, [value.shape])
+            self._nodes[-1].MergeFromString(_constant(value.tobytes(), str(value.dtype), value.shape, dtype))
+            self._constants[key] = node.output(0)
+        return self._constants[key]
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
         """Makes the node `number` be of op `op`; its name, its device, its marks and what it waits for stay. Who reads it is to be told (`named`)."""
         node = self.node(number)
         waits = [text for text in node.input if text.startswith("^")]
+        before = tf_api.NodeDef.FromString(node.SerializeToString())
         node.op = op
         node.input[:] = [*inputs, *waits]
-        _set_attributes(node, {**_marks(node), **_attributes(op, attrs)})
+        node.attr.clear()
+        node.MergeFromString(_template(op, tuple(attrs.items())))
+        _mark(node, before)
         self.shapes[node.name] = shapes
         return Made(node.name, op, bool(self.body.name))
 
@@ -87,30 +104,34 @@ class GrowingGraph(GraphEditor):
         node.attr["N"].i = len(inputs)
 
 
-def _marks(node: tf_api.NodeDef) -> dict[str, tf_api.AttrValue]:
-    """Copies of the attributes by which TensorFlow and tfmp mark nodes, but for shapes."""
-    return {name: tf_api.AttrValue.FromString(value.SerializeToString()) for name, value in node.attr.items() if name[0] == "_" and name != "_output_shapes"}
-
-
-def _set_attributes(node: tf_api.NodeDef, attrs: Mapping[str, tf_api.AttrValue]) -> None:
-    node.attr.clear()
-    for name, value in attrs.items():
-        node.attr[name].CopyFrom(value)
+def _mark(node: tf_api.NodeDef, like: tf_api.NodeDef) -> None:
+    """Gives `node` the attributes by which TensorFlow and tfmp have marked `like`, but for shapes."""
+    for name, value in like.attr.items():
+        if name[0] == "_" and name != "_output_shapes":
+            node.attr[name].CopyFrom(value)
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}
 """Kind of attribute in an op definition to the field of an AttrValue that holds it."""
 
 
-def _attributes(op: str, given: Mapping[str, Any]) -> dict[str, tf_api.AttrValue]:
-    """Returns all attributes of a node of op `op`; `given` are Python values, a pair (value, type number) for a tensor."""
-    found: dict[str, tf_api.AttrValue] = {}
+@functools.lru_cache(maxsize=1024)
+def _template(op: str, given: tuple[tuple[str, Any], ...]) -> bytes:
+    """Returns the attributes of a node of op `op`, tensors left out, as a serialised NodeDef; those that are not given have their defaults."""
+    node, values = tf_api.NodeDef(), dict(given)
     for attr in tf_api.op_def(op).attr:  # type: ignore[union-attr]
-        if attr.name not in given:
-            found[attr.name] = attr.default_value
-        elif attr.type == "tensor":
-            found[attr.name] = tf_api.AttrValue(tensor=tf_api.make_tensor(*given[attr.name]))
-        else:
-            value = given[attr.name]
-            found[attr.name] = tf_api.AttrValue(**{FIELDS[attr.type]: value.encode() if isinstance(value, str) else value})
-    return found
+        if attr.name in values:
+            value = values[attr.name]
+            node.attr[attr.name].CopyFrom(tf_api.AttrValue(**{FIELDS[attr.type]: value.encode() if isinstance(value, str) else value}))
+        elif attr.HasField("default_value"):
+            node.attr[attr.name].CopyFrom(attr.default_value)
+    return bytes(node.SerializeToString())
+
+
+@functools.lru_cache(maxsize=1024)
+def _constant(data: bytes, kind: str, shape: tuple[int, ...], dtype: int) -> bytes:
+    """Returns the attributes of a Const as a serialised NodeDef."""
+    node = tf_api.NodeDef()
+    node.attr["dtype"].type = dtype
+    node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(np.frombuffer(data, kind).reshape(shape), dtype))
+    return bytes(node.SerializeToString())

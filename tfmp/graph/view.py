@@ -231,6 +231,29 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
     return new
 
 
+def grown(body: Body, proto: tf_api.FunctionDef, touched: Iterable[int], library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of `proto` as `read_function` does, with the added nodes before the results, by reading only what the edit may have changed.
+
+    The arguments are those of `reread`; no argument or result of the function may be new.
+    """
+    new = reread(body, proto, touched, library)
+    stop, old, moved = body.proto_nodes.stop, len(body), body.results
+    for column in (new.names, new.ops, new.devices, new.layouts, new.types, new.protos, new.inputs):
+        column[stop:] = [*column[old:], *column[stop:old]]  # type: ignore[attr-defined, index]
+    added = len(new) - old
+
+    def number(node: int) -> int:
+        return node - moved if node >= old else node + added if node >= stop else node
+
+    for node in {number(one) for one in (*touched, *range(old, len(new)))}:
+        new.inputs[node] = [(number(source), port) for source, port in new.inputs[node]]
+    for name in new.names[stop : stop + added]:
+        new.by_name[name] -= moved
+    new.tensors.update({text: (number(node), port) for text, (node, port) in new.tensors.items() if node >= old})
+    new.controlled, new.marked = set(map(number, new.controlled)), set(map(number, new.marked))
+    return new
+
+
 def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSchema]:
     """Returns the signature of each function as the schema of an op with its name (`FunctionLibraryDefinition::LookUpOpDef`)."""
     return {function.signature.name: OpSchema(function.signature) for function in functions}

@@ -21,7 +21,7 @@ from tfmp.reports.flops import FORMULAS, flops
 from tfmp.reports.ledger import LEDGER
 from tfmp.reports.records import Details
 from tfmp.reports.shapes import Graphs
-from tfmp.reports.tables import NOTHING
+from tfmp.reports.tables import NOTHING, in_kernels
 
 ShapeLookup = Callable[[str, str], tuple[list[Shape], Shape] | None]
 """(function name, node name) to the shapes of its data inputs and of its first output; None if they cannot be had."""
@@ -174,7 +174,7 @@ FORMS: dict[str, Callable[[Report], str]] = {
 
 def _lines(record: Record) -> list[str]:
     kept = collections.Counter(decision.reason for decision in record.kept)
-    notes = [f"  fused kernels in {record.kernels} {'place' if record.kernels == 1 else 'places'}, for {record.replaced} nodes"] if record.kernels else []
+    notes = [f"  {in_kernels(record)}"] if record.kernels else []
     notes += [f"  kept in float32: {count} x {reason}" for reason, count in kept.most_common()]
     if record.unused_overrides:
         notes.append(f"  overrides that met no op here: {', '.join(record.unused_overrides)}")

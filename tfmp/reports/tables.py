@@ -53,9 +53,16 @@ def blocks(report: Report, layers: int) -> Iterator[Block]:
         yield Heading(NOTHING)
     for record, details in zip(report, report.details, strict=True):
         yield Heading(str(record))
+        if record.kernels:
+            yield Line(in_kernels(record))
         yield from _kept(record) if details is None else _program(details, layers)
     for warning in report.warnings:
         yield Line(warning, "warning")
+
+
+def in_kernels(record: Record) -> str:
+    """Returns where fused kernels were put in, in words."""
+    return f"fused kernels in {record.kernels} {'place' if record.kernels == 1 else 'places'}, for {record.replaced} nodes"
 
 
 def _kept(record: Record) -> Iterator[Block]:
