@@ -126,7 +126,7 @@ def test_searching_layers(opened: Browser) -> None:
     assert len(everything) == len(details("keras").layers) and "(no layer)" in everything
     opened.write("#search", "memory_1 lstm")
     assert texts(opened, LAYER_NAMES) == ["net_1/memory_1/lstm_cell_1"]
-    opened.write("#search", "sums must stay")  # in a reason
+    opened.write("#search", "computes it in its stead")  # in a reason
     assert "net_1/normal_1" in texts(opened, LAYER_NAMES) and len(texts(opened, LAYER_NAMES)) < len(everything)
     opened.write("#search", "no such layer")
     assert texts(opened, LAYER_NAMES) == [] and texts(opened, "#found") == [f"0 of {len(everything)} layers"]
