@@ -88,7 +88,7 @@ CASES: dict[str, Case] = {
     "encoder": Case(steps.encoder, ((4, 64, 128), "float32")),
     "lstm": Case(steps.recurrent("LSTM"), ((8, 32, 64), "float32"), draws=4),
     "gru": Case(steps.recurrent("GRU"), ((8, 32, 64), "float32"), draws=4),
-    "dcgan": Case(adversaries, ((8, 48), "float32")),
+    "dcgan": Case(adversaries, ((8, 48), "float32"), draws=128),
     "unet": Case(steps.unet((16, 32, 64), 32), steps.IMAGES(2, 32), (2, 32, 32), draws=8),
     "resnet50": Case(steps.application("ResNet50", 64), steps.IMAGES(8, 64), draws=2),
     "resnet50_tf_keras": Case(steps.application("ResNet50", 64), steps.IMAGES(8, 64), keras_name="tf_keras", draws=2),

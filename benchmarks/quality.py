@@ -45,7 +45,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1])]  # for `tests.oracle`, which starts TensorFlow with a simulated GPU
 
 from benchmarks import bound, explain, flips
-from benchmarks.costs import Costs, costs
+from benchmarks.costs import Costs, by_maker, by_node, costs, plain
 from benchmarks.flat import Flat, Program, flatten, joined, lowered
 from benchmarks.steps import MODELS, Model, Step
 from tests.oracle import client
@@ -170,7 +170,7 @@ def verdicts(row: Row) -> list[str]:
     if "tfmp" not in row.costs:
         return []
     ours, rivals = row.costs["tfmp"], [row.costs[name] for name in ("tensorflow", "policy") if name in row.costs]
-    missed = []
+    missed, stand_in_the_way = [], ""
     for words, own, least, theirs in (
         ("traffic", ours.traffic, row.bounds[True], [one.traffic for one in rivals]),
         ("traffic without update", ours.without_update, row.bounds[False], [one.without_update for one in rivals]),
@@ -179,12 +179,22 @@ def verdicts(row: Row) -> list[str]:
             missed.append(f"{words} is {own / least:.3f} of the bound")
         if theirs and own > 1.05 * min(theirs):
             missed.append(f"{words} is {own / min(theirs):.3f} of the better rival's")
+            stand_in_the_way = _unsafe_of(row, min(theirs))
     if rivals and ours.coverage < max(one.coverage for one in rivals):
         missed.append("coverage is below a rival's")
     missed += [f"{len(found)} {words}: {', '.join(found[:3])}" for words, found in _faults(ours).items() if found]
     if ours.saved > 0.6 * row.costs["float32"].saved:
         missed.append(f"saved activations are {ours.saved / row.costs['float32'].saved:.3f} of float32's")
-    return [f"missed: {words}" for words in missed] or ["all targets met"]
+    return [*(f"missed: {words}" for words in missed), *([stand_in_the_way] if stand_in_the_way else [])] or ["all targets met"]
+
+
+def _unsafe_of(row: Row, traffic: int) -> str:
+    """Returns which unsafe ops a rival that moves `traffic` bytes has in 16 bit, and how many bytes more each costs tfmp with its casts; "" if none."""
+    rival = next(name for name, one in row.costs.items() if traffic in (one.traffic, one.without_update))
+    ours, theirs = (by_node(program) + by_maker(program) for program in (row.variants["tfmp"].program, row.variants[rival].program))
+    more = {name: ours[plain(name)] - theirs[plain(name)] for name in row.costs[rival].unsafe}
+    listed = (f"{name} {size / 1024:+,.0f} KiB" for name, size in sorted(more.items(), key=lambda one: -one[1]))
+    return f"in the way stands what is unsafe in 16 bit, where {rival} has it: {', '.join(listed)}" if more else ""
 
 
 def _faults(ours: Costs) -> dict[str, tuple[str, ...]]:
