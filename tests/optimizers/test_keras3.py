@@ -168,6 +168,23 @@ def test_weights_can_be_set_with_and_without_the_scale() -> None:
     assert twin.loss_scale_state() == optimizer.loss_scale_state()
 
 
+def test_the_state_of_a_model_can_be_taken_as_a_tree_and_put_back() -> None:
+    """Keras asks every variable of an optimizer for its `path` and its `value`."""
+    models, x = [], np.array([[1.0, 1.0], [np.inf, 1.0], [2.0, 3.0]], "float32")
+    for _ in range(2):
+        models.append(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+        models[-1].compile(wrap(keras.optimizers.Adam(0.1)), "mse")
+        models[-1].optimizer.build(models[-1].trainable_variables)
+    first, second = models
+    first.fit(x, np.zeros((3, 1)), batch_size=1, shuffle=False, verbose=0)
+    tree = first.get_state_tree("numpy_array")
+    assert {name: number.tolist() for name, number in tree["optimizer_variables"]["loss_scale"].items()} == {
+        "current_loss_scale": 2.0**14, "good_steps": 1, "history": [0, 1, 1, 2, 0]
+    }  # fmt: skip
+    second.set_state_tree({"optimizer_variables": {"loss_scale": tree["optimizer_variables"]["loss_scale"]}})
+    assert second.optimizer.loss_scale_state() == first.optimizer.loss_scale_state()
+
+
 def test_the_swap_callback_for_averages_finds_the_inner_optimizer() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(wrap(keras.optimizers.SGD(0.1, use_ema=True)), "mse")

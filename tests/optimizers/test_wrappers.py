@@ -473,3 +473,48 @@ def test_the_classic_names_and_readings_are_there(family: Family) -> None:
     if family is KERAS3:
         assert (float(optimizer.dynamic_scale), optimizer.initial_scale, optimizer.dynamic_growth_steps) == (8, 8, 2000)
         assert int(optimizer.step_counter) == 0
+
+
+def own_kind(family: Family, method: str) -> Any:
+    """An SGD of the family whose `method` takes the mean off every gradient."""
+
+    def centred(pairs: Any) -> list[Any]:
+        return [(gradient - tf.reduce_mean(gradient), variable) for gradient, variable in pairs]
+
+    def override(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+        inherited = getattr(super(kind, self), method)
+        return inherited(centred(first), *args, **kwargs) if method == "apply_gradients" else centred(inherited(first, *args, **kwargs))
+
+    kind: Any = type("Centred", (family.sgd,), {method: override})
+    return kind
+
+
+OVERRIDES = [(family, "apply_gradients") for family in FAMILIES] + [(TF_KERAS, "compute_gradients"), (LEGACY, "_compute_gradients"), (V1, "compute_gradients")]
+
+
+@pytest.mark.parametrize(("family", "method"), OVERRIDES, ids=str)
+def test_what_a_users_optimizer_overrides_is_called(family: Family, method: str) -> None:
+    weight, results = tf.Variable([[1.0, 2.0, 5.0]]), []
+    for wrapping in (lambda optimizer: optimizer, wrap):
+        optimizer = wrapping(own_kind(family, method)(0.1))
+        weight.assign([[1.0, 2.0, 5.0]])
+        if hasattr(optimizer, "minimize"):
+            optimizer.minimize(lambda: tf.reduce_sum(weight**2), var_list=[weight])
+        else:
+            train_step(family, optimizer, lambda: tf.reduce_sum(weight**2), [weight])
+        results.append(weight.numpy().tolist())
+    assert results[0] == results[1]
+    assert abs(sum(results[0][0]) - 8.0) < 1e-5  # gradients without their mean leave the sum of the weights alone
+
+
+@pytest.mark.parametrize("family", [TF_KERAS, LEGACY, V1], ids=lambda family: family.name)
+def test_a_minimize_of_its_own_is_refused_unless_nothing_is_scaled(family: Family) -> None:
+    class First(family.sgd):  # type: ignore[misc, name-defined]
+        def minimize(self, loss: Any, var_list: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().minimize(loss, var_list=var_list[:1], *args, **kwargs)  # noqa: B026
+
+    with pytest.raises(ValueError, match=r"First has a `minimize` of its own, which a loss scale cannot get in between: .* or use loss_scale=None."):
+        wrap(First(0.1))
+    weights, optimizer = [tf.Variable(1.0), tf.Variable(1.0)], wrap(First(0.1), None)
+    optimizer.minimize(lambda: weights[0] ** 2 + weights[1] ** 2, var_list=weights)
+    assert [float(weight) for weight in weights] == [pytest.approx(0.8), 1.0]

@@ -88,6 +88,24 @@ class InnerProxy(Readings, _TrackableProxy):
         return self._trackable._lookup_dependency(name, *args, **kwargs)
 
 
+def check_minimize(optimizer: Any, base: type) -> None:
+    """Refuses an optimizer with a `minimize` of its own, which would take its step past the wrapper, or be passed by.
+
+    Args:
+        optimizer: the optimizer to be wrapped.
+        base: the class whose `minimize` only computes gradients and applies them.
+
+    Raises:
+        ValueError: the class of the optimizer, or one it comes from, overrides `minimize`.
+    """
+    owner = next(kind for kind in type(optimizer).__mro__ if "minimize" in vars(kind))
+    if not issubclass(base, owner):
+        raise ValueError(
+            f"{owner.__module__}.{owner.__qualname__} has a `minimize` of its own, which a loss scale cannot get in between: it would unscale the "
+            "gradients only after they were applied. Move what it does to `compute_gradients` or `apply_gradients`, or use loss_scale=None."
+        )
+
+
 def already_wrapped_error(optimizer: Any) -> ValueError:
     """Returns the error for an optimizer that scales the loss already."""
     name = getattr(optimizer, "name", "") or type(optimizer).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,6 +21,20 @@ _OWN = frozenset({"name", "built", "inner_optimizer", "initial_scale", "dynamic_
 
 class LossScaleRecord(ScaleRecord, keras.metrics.Metric):
     """Carries the scale's state in Keras 3 files."""
+
+
+class ScaleVariable(keras.Variable):
+    """A variable of the scale's state as Keras wants the variables of an optimizer: with a `path`, and with the number as an attribute `value`."""
+
+    def __init__(self, variable: tf.Variable) -> None:
+        """Shows a TensorFlow variable, which stays the place where the number is."""
+        self._shown = variable
+        with tf.init_scope():
+            super().__init__(variable.read_value(), dtype=variable.dtype.name, trainable=False, name=variable.path.rpartition("/")[2])
+        self._path = variable.path
+
+    def _initialize(self, value: Any) -> None:
+        self._value = self._shown
 
 
 class LossScaleMonitor(MonitorRules, keras.callbacks.Callback):
@@ -82,8 +96,10 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
             if not attribute.startswith("_"):
                 del self.__dict__[attribute]
         self.loss_scale_record = None
+        self._scale_variables: list[ScaleVariable] = []
         if self._guard.variables is not None:
             self.loss_scale_record = LossScaleRecord(self._guard.variables)
+            self._scale_variables = [ScaleVariable(variable) for variable in self._guard.variables.all()]
 
     @staticmethod
     def create_slots(optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -101,8 +117,7 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
     @property
     def variables(self) -> list[Any]:
         """The inner optimizer's variables, in their order, then those of the scale's state."""
-        own = [] if self._guard.variables is None else self._guard.variables.all()
-        return [*self.inner_optimizer.variables, *own]
+        return [*self.inner_optimizer.variables, *self._scale_variables]
 
     @property
     def loss_scale_factor(self) -> None:
@@ -133,10 +148,12 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
         """
         return self._guard.unscale_ahead(gradients, widen=True)
 
+    @as_written
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """Applies (gradient, variable) pairs like `apply`; returns `iterations`."""
+        """Applies (gradient, variable) pairs like `apply`, but with the inner optimizer's `apply_gradients`; returns `iterations`."""
         pairs = list(grads_and_vars)
-        self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        self._apply(gradients, variables, lambda gradients: self.inner_optimizer.apply_gradients(list(zip(gradients, variables, strict=True))))
         return self.iterations
 
     @as_written
@@ -150,30 +167,32 @@ class LossScaleOptimizer(InnerProxy, keras.optimizers.LossScaleOptimizer):
         Raises:
             ValueError: all gradients are None, or the call is not in replica context.
         """
-        gradients = list(grads)
+        variables = list(self.inner_optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        self._apply(list(grads), variables, lambda gradients: self.inner_optimizer.apply(gradients, trainable_variables))
+
+    def _apply(self, gradients: list[Any], variables: list[Any], take: Callable[[Sequence[Any]], Any]) -> None:
         if not gradients:
             return
-        variables = list(self.inner_optimizer._trainable_variables if trainable_variables is None else trainable_variables)
         if not self.built:
             self.create_slots(self.inner_optimizer, list(zip(gradients, variables, strict=True)))
             self.built = True
-        if not self._guard.policy.active:
-            self.inner_optimizer.apply(gradients, trainable_variables)
-            return
-        self._apply_scaled(gradients, variables, trainable_variables)
+        if self._guard.policy.active:
+            self._apply_scaled(gradients, variables, take)
+        else:
+            take(gradients)
 
-    def _apply_scaled(self, gradients: list[Any], variables: list[Any], given: Sequence[Any] | None) -> None:
+    def _apply_scaled(self, gradients: list[Any], variables: list[Any], take: Callable[[Sequence[Any]], Any]) -> None:
         ahead = self._guard.found_ahead(gradients, scaled=True)
         overwritten = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
 
-        def take(gradients: Sequence[Any]) -> None:
+        def take_unscaled(gradients: Sequence[Any]) -> None:
             if ahead is None:
                 unscaled = gradient_rules.unscale(gradients, self.scale, widen=True)
                 gradients = [old if keep else new for old, new, keep in zip(gradients, unscaled, overwritten, strict=True)]
-            self.inner_optimizer.apply(gradients, given)
+            take(gradients)
 
         names = [getattr(variable, "path", variable.name) for variable in variables]
-        self._guard.apply(gradients, take, scaled=ahead is None, ahead=ahead, names=names)
+        self._guard.apply(gradients, take_unscaled, scaled=ahead is None, ahead=ahead, names=names)
 
     def stateless_apply(self, *args: Any, **kwargs: Any) -> None:
         """Not there with TensorFlow, as for every Keras optimizer on that backend.

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error
+from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error, check_minimize
 from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.monitor import MonitorRules
 from tfmp.optimizers.policies import as_policy, policy_config
@@ -45,7 +45,10 @@ class _TfKerasProxy(InnerProxy):
         # again with the same optimizer.
         if getattr(inner, "_is_wrapped_by_loss_scale_optimizer", False) is True:
             raise already_wrapped_error(inner)
-        self._attach(inner, Guard(as_policy(loss_scale)))
+        policy = as_policy(loss_scale)
+        if policy.active:
+            check_minimize(inner, kind)
+        self._attach(inner, Guard(policy))
         self._optimizer = inner
         self._optimizer._is_wrapped_by_loss_scale_optimizer = "by tfmp"
         self._record()
@@ -65,6 +68,10 @@ class _TfKerasProxy(InnerProxy):
                 result.__dict__[name] = copy.deepcopy(value, memo)
         result._record()
         return result
+
+    def minimize(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes gradients and applies them; arguments and result as in the inner optimizer's `minimize`, which does it all if nothing is scaled."""
+        return super().minimize(*args, **kwargs) if self._guard.policy.active else self._optimizer.minimize(*args, **kwargs)
 
     @property
     def dynamic(self) -> bool:
@@ -148,7 +155,7 @@ class TfKerasLossScaleOptimizer(_TfKerasProxy, _OwnNew):
 
         Raises:
             TypeError: `inner_optimizer` is not such an optimizer, or `loss_scale` is of a wrong type.
-            ValueError: `inner_optimizer` is already wrapped, or the current strategy cannot scale losses.
+            ValueError: `inner_optimizer` is already wrapped, or has a `minimize` of its own, or the current strategy cannot scale losses.
         """
         self._wrap(inner_optimizer, loss_scale, tf_keras.optimizers.Optimizer, "tf_keras optimizer")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error
+from tfmp.optimizers.delegation import InnerProxy, already_wrapped_error, check_minimize
 from tfmp.optimizers.gradients import values_of
 from tfmp.optimizers.guard import Guard, as_written
 from tfmp.optimizers.policies import LossScalePolicy, as_policy
@@ -43,15 +43,18 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
 
         Raises:
             TypeError: `inner_optimizer` is not such an optimizer, or `loss_scale` is of a wrong type.
-            ValueError: `inner_optimizer` is already wrapped, gathers gradients in queues (`SyncReplicasOptimizer`), or the
-                current strategy cannot scale losses.
+            ValueError: `inner_optimizer` is already wrapped, gathers gradients in queues (`SyncReplicasOptimizer`), or has a `minimize` of
+                its own, or the current strategy cannot scale losses.
         """
         _check_inner(inner_optimizer)
+        policy = as_policy(loss_scale)
+        if policy.active:
+            check_minimize(inner_optimizer, _Optimizer)
         self.__dict__["_trackable"] = inner_optimizer
         _Optimizer.__init__(self, use_locking=inner_optimizer._use_locking, name=inner_optimizer.get_name())
         self._optimizer = inner_optimizer
         note_scaled(inner_optimizer)
-        self._policy = as_policy(loss_scale)
+        self._policy = policy
         self._guards: weakref.WeakKeyDictionary[Any, Guard] = weakref.WeakKeyDictionary()
         self._eager_guard: Guard | None = None
         _ = self._guard
@@ -92,6 +95,10 @@ class V1LossScaleOptimizer(InnerProxy, _Tensorflows):
     def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
         """Returns the gradients divided by the scale, in their own dtypes; sparse and None ones stay so."""
         return self._guard.unscale_ahead(grads, widen=False)
+
+    def minimize(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes gradients and applies them; arguments and result as in the inner optimizer's `minimize`, which does it all if nothing is scaled."""
+        return super().minimize(*args, **kwargs) if self._policy.active else self._optimizer.minimize(*args, **kwargs)
 
     @as_written
     def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
