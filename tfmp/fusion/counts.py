@@ -30,18 +30,24 @@ ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
 """Op to what it makes of arrays."""
 
 
-def numbers(body: Body, edge: Edge, dimensions: Dimensions, depth: int = DEPTH) -> np.ndarray | None:
+Constants = dict[int, np.ndarray]
+"""Node to the constant that it is; filled as they are read."""
+
+
+def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants, depth: int = DEPTH) -> np.ndarray | None:
     """Returns what the tensor `edge` holds, None if that cannot be told."""
     node, port = edge
     op = body.ops[node]
     if op == "Const":
-        return np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+        if node not in constants:
+            constants[node] = np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+        return constants[node]
     if op in ("Shape", "ShapeN", "Size"):
         found = dimensions(body.inputs[node][port])
         return None if found is None else np.asarray(np.prod(found) if op == "Size" else found)
     if op not in ARITHMETIC and op != "BroadcastGradientArgs" or not depth:
         return None
-    values = [numbers(body, source, dimensions, depth - 1) for source in body.inputs[node]]
+    values = [numbers(body, source, dimensions, constants, depth - 1) for source in body.inputs[node]]
     if any(value is None for value in values):
         return None
     if op == "BroadcastGradientArgs":

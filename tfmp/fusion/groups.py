@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, scale
-from tfmp.fusion.counts import numbers
+from tfmp.fusion.counts import Constants, numbers
 from tfmp.graph.view import ARG, Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
@@ -51,9 +51,9 @@ class Groups:
       mean, variance: random numbers that stand for a group's statistics.
     """
 
-    def __init__(self, body: Body, sizes: Sizes, readers: Readers, data: Edge, axes: Sequence[int]) -> None:
+    def __init__(self, body: Body, sizes: Sizes, readers: Readers, data: Edge, axes: Sequence[int], constants: Constants) -> None:
         """Looks at nothing yet; `data` must have a known rank."""
-        self._body, self._sizes, self._readers = body, sizes, readers
+        self._body, self._sizes, self._readers, self._constants = body, sizes, readers, constants
         self._random = random.Random(0)
         self.data, self.axes = data, tuple(axes)
         self.shape = tuple(sizes.shape(data) or ())
@@ -135,7 +135,7 @@ class Groups:
 
         What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
         """
-        other = Groups(self._body, self._sizes, self._readers, self.data, self.axes)
+        other = Groups(self._body, self._sizes, self._readers, self.data, self.axes, self._constants)
         other._kinds, other._random = self._kinds, self._random
         other.leaves = {edge: number for edge, number in self.leaves.items() if edge not in self._passing}
         other.weights = {edge: symbol for edge, symbol in self.weights.items() if edge not in self._passing}
@@ -161,7 +161,7 @@ class Groups:
 
     def number(self, edge: Edge) -> float | None:
         """Returns what a scalar holds, None if that cannot be told before the program runs."""
-        found = numbers(self._body, edge, self._sizes_of)
+        found = numbers(self._body, edge, self._sizes_of, self._constants)
         return float(found.item()) if found is not None and found.size == 1 else None
 
     def _value(self, node: int) -> Polynomial | None:
@@ -225,7 +225,7 @@ class Groups:
         value, own, result = self.values.get(source), self._sizes.shape(source), (node, 0)
         if value is None or own is None:
             return None
-        reduced = numbers(self._body, where, self._sizes_of)
+        reduced = numbers(self._body, where, self._sizes_of, self._constants)
         if reduced is None:
             return None
         axes = tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))

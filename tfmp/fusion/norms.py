@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
-from tfmp.fusion.counts import numbers
+from tfmp.fusion.counts import Constants, numbers
 from tfmp.fusion.groups import COPIES, NEAR, Groups, Readers, is_ready
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
@@ -106,25 +106,26 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
       kept: nodes that must stay as they are.
     """
     done: set[Edge] = set()
+    constants: Constants = {}
     for node, op in enumerate(body.ops):
         if op == "Mean" and body.inputs[node][0] not in done:
             data, where = body.inputs[node]
-            axes = _axes(body, sizes, data, where)
+            axes = _axes(body, sizes, data, where, constants)
             if axes is not None:
                 done.add(data)
-                found = _found(body, Groups(body, sizes, readers, data, axes), readers)
+                found = _found(body, Groups(body, sizes, readers, data, axes, constants), readers)
                 if found is not None and not kept.intersection(found.touched):
                     done.update((one, 0) for one in found.touched if one != found.result)
                     yield found
 
 
-def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge) -> tuple[int, ...] | None:
+def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constants) -> tuple[int, ...] | None:
     """Returns the axes of a mean whose groups are channels or rows; else None."""
     node, port = data
     shape = sizes.shape(data)
     if shape is None or len(shape) < 2 or shape[-1] is None or body.types[node][body.layouts[node].outputs[port]] != DT_FLOAT:
         return None
-    reduced = numbers(body, where, lambda edge: None)
+    reduced = numbers(body, where, lambda edge: None, constants)
     axes = () if reduced is None else tuple(sorted(axis % len(shape) for axis in reduced.ravel().tolist()))
     by_row, by_channel = axes == (len(shape) - 1,), axes == tuple(range(len(shape) - 1)) and len(shape) in CHANNEL_RANKS
     return axes if (by_row or by_channel) and _has_two(shape, axes) else None

@@ -53,7 +53,7 @@ def _adds_up_examples(body: Body, sizes: Sizes, product: int, total: int) -> boo
     examples, axes = len(left) - 2, body.inputs[total][1]
     if _are_of_a_gradient(body, sizes, axes, examples):
         return left[:-1] == right[:-1]
-    reduced = numbers(body, axes, lambda edge: None)
+    reduced = numbers(body, axes, lambda edge: None, {})
     whole = reduced is not None and sorted(axis % len(left) for axis in reduced.ravel().tolist()) == list(range(examples))
     return whole and left[:-1] == right[:-1] and None not in left[:-1]
 
