@@ -75,7 +75,7 @@ def with_gradients(forward: Callable[..., tf.Tensor], variables: Sequence[Any]) 
             tape.watch(x)
             y = forward(x)
             total = tf.reduce_sum(tf.tanh(y) * gradient)
-        return y, *tape.gradient(total, [x, *variables])
+        return y, *tape.gradient(total, [x, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     return step
 
