@@ -301,8 +301,8 @@ OFF: tuple[dict[str, Any], ...] = (
     {"level": "O2"},
     {"level": "O3"},
     {"emulate": True},
-    {"keep_float32": "name:*/normal_*/batchnorm/Rsqrt"},
-    {"keep_float32": "op:Rsqrt"},
+    {"keep_float32": "name:*/normal_*"},
+    {"keep_float32": "op:Mean, op:Mul"},
 )
 
 

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion import write_norms, write_products
+from tfmp.fusion import write_affine, write_norms, write_products
+from tfmp.fusion.affine import CONVOLUTIONS, Affine, affines
 from tfmp.fusion.groups import waits
 from tfmp.fusion.norms import Norm, norms
 from tfmp.fusion.products import PRODUCTS, SummedProduct, summed_products
@@ -23,7 +24,7 @@ SUMS = frozenset({"Add", "AddN", "AddV2"})
 LOOPS_INSIDE = frozenset({"NextIteration"})
 """What a body with loops that are no functions has; it is left alone."""
 
-WANTED = frozenset({"Mean", *PRODUCTS})
+WANTED = frozenset({"Mean", *PRODUCTS, *CONVOLUTIONS})
 """What a body has that something can be found in."""
 
 
@@ -65,16 +66,18 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
         found = [norm for norm in found if not (norm.by_row and norm.gradient and (norm.scale or norm.offset))]
-    if not found and not products:
+    scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
+    if not found and not products and not scaled:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
-    _write(Writer(editor, sizes, readers), found, products)
+    _write(Writer(editor, sizes, readers), found, products, scaled)
     after = grown(body, editor.proto, editor.touched, program.schemas)
     parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
     if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
     replaced = {node: norm.result for norm in found for node in norm.around}
+    replaced |= {affine.product: affine.result for affine in scaled}
     replaced |= {product.product: product.total for product in products}
     needless = set(dead_nodes(after)).difference(dead_nodes(body))
     after.replaced = {node: kernel for node, kernel in replaced.items() if node in needless}
@@ -101,16 +104,20 @@ def _all_alike(sizes: Sizes, edges: Sequence[Edge]) -> bool:
     return shapes[0] is not None and all(shape == shapes[0] for shape in shapes)
 
 
-def _write(writer: Writer, found: Sequence[Norm], products: Sequence[SummedProduct]) -> None:
+def _write(writer: Writer, found: Sequence[Norm], products: Sequence[SummedProduct], scaled: Sequence[Affine]) -> None:
     """Writes all kernels. What nodes become is told first, since one kernel may read what another one makes."""
     for norm in found:
         write_norms.announce(writer, norm)
     for product in products:
         write_products.announce(writer, product)
+    for affine in scaled:
+        write_affine.announce(writer, affine)
     for norm in found:
         write_norms.write(writer, norm)
     for product in products:
         write_products.write(writer, product)
+    for affine in scaled:
+        write_affine.write(writer, affine)
 
 
 def _has_cycle(body: Body) -> bool:

@@ -95,8 +95,8 @@ class _Rows:
         scaled = norm.scale is not None or norm.offset is not None
         if scaled:
             rows = writer.reshaped(rows, self._as_rows, "elements")
-            scale, normal = _parameter(writer, norm, "scale", vector), self._normal()
-            inputs = [rows, scale, _parameter(writer, norm, "offset", vector), *normal]
+            scale, settled = _parameter(writer, norm, "scale", vector), normal(writer, self._elements or 0)
+            inputs = [rows, scale, _parameter(writer, norm, "offset", vector), *settled]
             final = writer.add(FORWARD, "scaled", inputs, [self._as_rows, *[vector] * 5], **self._neutral).output(0)
         else:
             final = rows
@@ -105,13 +105,13 @@ class _Rows:
         if norm.gradient is not None:
             incoming = writer.editor.text(norm.gradient.incoming)
             if scaled:
-                incoming = self._write_gradient_of_scale(norm.gradient, incoming, rows, scale, normal)
+                incoming = self._write_gradient_of_scale(norm.gradient, incoming, rows, scale, settled)
             self._write_gradient(norm.gradient, incoming, [data, ones, *(kernel.output(port) for port in (3, 4, 5))], target)
 
-    def _write_gradient_of_scale(self, gradient: Gradient, incoming: str, rows: str, scale: str, normal: list[str]) -> str:
+    def _write_gradient_of_scale(self, gradient: Gradient, incoming: str, rows: str, scale: str, settled: list[str]) -> str:
         """Writes the gradients for scale and offset; returns how the gradient for the normalised data is written."""
         writer, vector = self._writer, (self._elements,)
-        inputs = [writer.reshaped(incoming, self._as_rows, "incoming"), rows, scale, *normal, *_nothing(writer)[:1]]
+        inputs = [writer.reshaped(incoming, self._as_rows, "incoming"), rows, scale, *settled, *_nothing(writer)[:1]]
         kernel = writer.add(BACKWARD, "scale_and_offset", inputs, [self._as_rows, vector, vector, (0,), (0,)], **self._neutral)
         writer.hand_out(gradient.scale, kernel.output(1), vector, "scale_gradient")
         writer.hand_out(gradient.offset, kernel.output(2), vector, "offset_gradient")
@@ -144,10 +144,10 @@ class _Rows:
         ]
         return made[0], made[1]
 
-    def _normal(self) -> list[str]:
-        """Returns how mean and variance of normalised data are written."""
-        writer = self._writer
-        return [writer.constant(np.zeros(self._elements or 0), "mean_0"), writer.constant(np.full(self._elements or 0, 1.0 - SMALL), "variance_1")]
+
+def normal(writer: Writer, elements: int) -> list[str]:
+    """Returns how mean and variance of data that are normalised are written, for kernels whose epsilon is `SMALL`."""
+    return [writer.constant(np.zeros(elements), "mean_0"), writer.constant(np.full(elements, 1.0 - SMALL), "variance_1")]
 
 
 def _nothing(writer: Writer) -> list[str]:
@@ -160,8 +160,7 @@ def _parameter(writer: Writer, norm: Norm, name: str, vector: KnownShape) -> str
     edge = norm.scale if name == "scale" else norm.offset
     if edge is None:
         return writer.constant(np.full(vector[0] or 0, 1.0 if name == "scale" else 0.0), name)
-    text = writer.editor.text(edge)
-    return text if writer.shape(edge) == vector else writer.reshaped(text, vector, name)
+    return writer.as_vector(edge, vector, name)
 
 
 def _add_to_others(writer: Writer, gradient: Gradient, text: str) -> None:

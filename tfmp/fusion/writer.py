@@ -72,6 +72,11 @@ class Writer:
         """Adds a reshape of a float32 tensor to a shape with one unknown size at most; returns how it is written."""
         return self.add("Reshape", name, [text, self.target(shape, name, "")], [shape], T=DT_FLOAT, Tshape=DT_INT32).output(0)
 
+    def as_vector(self, edge: Edge, vector: KnownShape, name: str) -> str:
+        """Returns how a tensor with one number for each element of `vector` is written, as a vector."""
+        text = self.editor.text(edge)
+        return text if self.shape(edge) == vector else self.reshaped(text, vector, name)
+
     def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
         """Lets those who read what `nodes` compute read the tensor written `text`, of shape `own`, in the shape that they know.
 
