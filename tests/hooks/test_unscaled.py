@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,20 @@ MAKERS = {"keras": keras.optimizers.SGD, "tf_keras": tf_keras.optimizers.SGD, "t
 makers = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
+def train(optimizer: Any, weight: tf.Variable, loss: Callable[[], Any]) -> None:
+    """One step of a loop of one's own, in the idiom of the optimizer."""
+    with tf.GradientTape() as tape:
+        value = loss()
+        if hasattr(optimizer, "get_scaled_loss"):
+            value = optimizer.get_scaled_loss(value)
+        elif hasattr(optimizer, "scale_loss"):
+            value = optimizer.scale_loss(value)
+    gradients = tape.gradient(value, [weight])
+    if hasattr(optimizer, "get_unscaled_gradients"):
+        gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(zip(gradients, [weight]))  # noqa: B905  (AutoGraph knows no `strict`)
+
+
 class Model:
     """Two layers with losses of their own, each with its optimizer (as in Hinton, "The Forward-Forward Algorithm", arXiv 2212.13345)."""
 
@@ -39,28 +54,24 @@ class Model:
         hidden = tf.nn.relu(inputs @ weight)
         return hidden, tf.math.softplus(2.0 - tf.reduce_mean(hidden**2, axis=1))
 
-    def step(self) -> None:
-        """Each layer learns from its own loss, in the idiom of its optimizer."""
+    def loss(self, place: int) -> tf.Tensor:
+        """What a layer learns from, and no layer before it."""
         inputs = self.inputs
-        for optimizer, weight in zip(self.optimizers, self.weights, strict=True):
-            with tf.GradientTape() as tape:
-                hidden, losses = self.goodness(weight, inputs)
-                loss = tf.reduce_mean(losses)
-                if hasattr(optimizer, "get_scaled_loss"):
-                    loss = optimizer.get_scaled_loss(loss)
-            gradients = tape.gradient(loss, [weight])
-            if hasattr(optimizer, "get_unscaled_gradients"):
-                gradients = optimizer.get_unscaled_gradients(gradients)
-            optimizer.apply_gradients([(gradients[0], weight)])
-            inputs = tf.stop_gradient(hidden)
+        for weight in self.weights[:place]:
+            inputs = tf.stop_gradient(self.goodness(weight, inputs)[0])
+        return tf.reduce_mean(self.goodness(self.weights[place], inputs)[1])
+
+    def step(self) -> None:
+        """Each layer learns from its own loss, the last one first."""
+        for place in (1, 0):
+            train(self.optimizers[place], self.weights[place], functools.partial(self.loss, place))
 
     def trained(self, steps: int = 40) -> float:
         """The sum of both losses after the steps."""
         run = tf.function(lambda: self.step())
         for _ in range(steps):
             run()
-        hidden, first = self.goodness(self.weights[0], self.inputs)
-        return float(tf.reduce_mean(first) + tf.reduce_mean(self.goodness(self.weights[1], hidden)[1]))
+        return float(self.loss(0) + self.loss(1))
 
 
 def heard(train: Callable[[], Any], **settings: Any) -> list[str]:
@@ -90,15 +101,7 @@ def test_the_familys_own_wrapper_counts(own: str) -> None:
     module = keras.optimizers if own == "keras" else tf_keras.mixed_precision
     model = Model(MAKERS[own], module.LossScaleOptimizer)
 
-    def step() -> None:
-        optimizer, weight = model.optimizers[0], model.weights[0]
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model.goodness(weight, model.inputs)[1])
-            loss = optimizer.scale_loss(loss) if own == "keras" else optimizer.get_scaled_loss(loss)
-        gradients = tape.gradient(loss, [weight])
-        optimizer.apply_gradients([(gradients[0] if own == "keras" else optimizer.get_unscaled_gradients(gradients)[0], weight)])
-
-    assert heard(tf.function(step)) == []
+    assert heard(tf.function(lambda: train(model.optimizers[0], model.weights[0], functools.partial(model.loss, 0)))) == []
 
 
 @makers
@@ -107,7 +110,7 @@ def test_a_scaler_counts(make: Any) -> None:
 
     def step() -> None:
         with tf.GradientTape() as tape:
-            loss = scaler.scale_loss(tf.reduce_mean(model.goodness(model.weights[0], model.inputs)[1]))
+            loss = scaler.scale_loss(model.loss(0))
         scaler.apply(model.optimizers[0], tape.gradient(loss, [model.weights[0]]), [model.weights[0]])
 
     assert heard(tf.function(step)) == []
@@ -154,18 +157,13 @@ def test_autograph_has_nothing_to_say_about_the_step(make: Any, wrapped: bool, m
 
     @tf.function
     def step(halves: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weight**2)
+        def loss() -> tf.Tensor:
+            value = tf.reduce_sum(weight**2)
             if halves:  # AutoGraph has translated this function if tracing gets past here
-                loss = loss / 2.0
-            if hasattr(optimizer, "get_scaled_loss"):
-                loss = optimizer.get_scaled_loss(loss)
-            elif hasattr(optimizer, "scale_loss"):
-                loss = optimizer.scale_loss(loss)
-        gradients = tape.gradient(loss, [weight])
-        if hasattr(optimizer, "get_unscaled_gradients"):
-            gradients = optimizer.get_unscaled_gradients(gradients)
-        optimizer.apply_gradients(zip(gradients, [weight]))  # noqa: B905  (AutoGraph knows no `strict`)
+                value = value / 2.0
+            return value
+
+        train(optimizer, weight, loss)
 
     with tfmp.mixed_precision(**ON, loss_scaling=wrapped):
         step(tf.constant(True))
