@@ -230,3 +230,28 @@ def test_a_v1_saver_keeps_the_scale_and_the_names_of_the_slots(tmp_path: pathlib
         v1.train.Saver().restore(session, path)
         plain_names = {variable.name for variable in v1.global_variables()}
     assert {name for name in wrapped_names if not name.startswith("loss_scale/")} == plain_names
+
+
+@pytest.mark.parametrize("family", KERASES, ids=lambda family: family.name)
+def test_a_training_step_in_a_saved_model_goes_on_as_the_original(family: Family, tmp_path: pathlib.Path) -> None:
+    """For devices that load a SavedModel and train it further. TensorFlow cannot load one with an optimizer of `tf.compat.v1.train`, wrapped or not."""
+    trained = Trained(family, wrapped=True, steps=0)
+    module = tf.Module()
+    module.parts = [trained.variable, trained.spoil, trained.optimizer]
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+    def step(spoil: tf.Tensor) -> tf.Tensor:
+        trained.spoil.assign(spoil)
+        trained.step()
+        return tf.concat([trained.variable, [trained.optimizer.scale, tf.cast(trained.optimizer.skipped_steps, tf.float32)]], 0)
+
+    module.step = step
+    steps = [0.0, np.inf, 0.0, 0.0, np.nan, 0.0]
+    for spoil in steps[:2]:
+        step(tf.constant(spoil))
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    went, came = ([one.step(tf.constant(spoil)).numpy().tolist() for spoil in steps[2:]] for one in (loaded, module))
+    assert went == came
+    assert [scale for *_, scale, _ in went] == [2.0**14, 2.0**14, 2.0**13, 2.0**13]
+    assert went[-1][-1] == 2.0

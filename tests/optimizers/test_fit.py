@@ -283,3 +283,32 @@ def test_compiling_again_with_the_same_inner_optimizer_works(family: Family) -> 
     assert int(inner.iterations) == 16
     assert is_wrapped(model.optimizer)
     assert not is_wrapped(inner)
+
+
+@families
+def test_a_clone_compiled_from_the_configuration_has_an_equal_wrapper_of_its_own(family: Family) -> None:
+    policy = DynamicLossScale(initial=64, hysteresis=2)
+    model = make_model(family, wrap(family.adam(family.keras.optimizers.schedules.CosineDecay(0.1, 100)), policy))
+    clone = family.keras.models.clone_model(model)
+    clone.compile_from_config(model.get_compile_config())
+    model.fit(spoilt(1), Y, batch_size=4, verbose=0, shuffle=False)
+    clone.fit(X, Y, batch_size=4, verbose=0)
+    assert type(clone.optimizer) is type(model.optimizer)
+    assert clone.optimizer.loss_scale_policy == policy
+    assert [int(one.optimizer.loss_scale_state().skipped_steps) for one in (model, clone)] == [1, 0]
+
+
+@families
+def test_a_layer_frozen_between_two_fits_leaves_the_scale_and_the_names_right(family: Family) -> None:
+    """Compiled again with the same wrapper, whose optimizer now gets fewer gradients, and then all of them again."""
+    optimizer = wrap(family.adam(0.01))
+    model, seen = make_model(family, optimizer), []
+    for trainable in (True, False, True):
+        model.layers[0].trainable = trainable
+        model.compile(optimizer, "mse")
+        model.fit(spoilt(0), Y, batch_size=4, verbose=0, shuffle=False)
+        names = [getattr(weight, "path", weight.name) for layer in model.layers for weight in layer.weights]
+        seen.append(names.index(optimizer.last_bad_variable))
+    assert seen == [0, 2, 0]  # the kernel of the first layer, then of the second
+    state = optimizer.loss_scale_state()
+    assert (state.scale, state.skipped_steps, state.steps, int(optimizer.iterations)) == (2.0**12, 3, 24, 21)
