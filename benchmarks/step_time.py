@@ -3,7 +3,7 @@
     python benchmarks/step_time.py [--dtype bfloat16] [--steps 20] [--models conv,transformer] [--jit]
 
 Two small networks of Keras 3, one with batch and one with layer normalisation, trained by `train_on_batch` on random numbers; the times are wall-clock, the
-variants take turns, and what is printed is the median. On a CPU it is bfloat16 that can be fast, if the CPU has instructions for it (`avx512_bf16`, `amx_bf16`).
+variants take turns, and what is printed is the median. On a CPU it is bfloat16 that can be fast, if it has instructions for that (`avx512_bf16`, `amx_bf16`).
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Settings:
       keep_float32: the user's rules (`user_rules.KINDS`) for what stays in float32.
       force_16bit: the user's rules for what becomes 16 bit wherever there is a kernel for it.
       save_rewritten: put the rewritten graphs into SavedModels, not the float32 ones.
-      fuse: run normalisations, scales and offsets of channels, and sums of products by kernels that take 16 bit (`tfmp.fusion`). Levels that colour as TensorFlow does, or by force, and
-        emulation leave them as they are.
+      fuse: run normalisations, scales and offsets of channels, and sums of products by kernels that take 16 bit (`tfmp.fusion`). Levels that colour as
+        TensorFlow does, or by force, and emulation leave them as they are.
       ranges: which nodes measured ranges (`tfmp.numerics.calibrate`) keep in float32 or free.
     """
 

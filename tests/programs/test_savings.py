@@ -1,4 +1,4 @@
-"""What mixed precision saves on small models, as `benchmarks/quality.py` counts it: the figures that the README gives for large ones must not creep up unseen."""
+"""What mixed precision saves on small models, as `benchmarks/quality.py` counts it: what the README says of large ones must not creep up unseen."""
 
 from __future__ import annotations
 
