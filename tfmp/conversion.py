@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import numpy as np
 
 from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
@@ -34,8 +36,8 @@ class BodyConversion:
     @property
     def converted(self) -> int:
         """Number of nodes with at least one 16-bit type attribute."""
-        node_of, nodes = self.colouring.graph.node_of, self.plan.body.proto_nodes
-        return len({node_of[vertex] for vertex, sixteen in enumerate(self.colouring.sixteen) if sixteen and node_of[vertex] in nodes})
+        nodes = np.unique(self.colouring.graph.nodes[np.frombuffer(self.colouring.sixteen, bool)])
+        return sum(node in self.plan.body.proto_nodes for node in nodes.tolist())
 
     @property
     def total(self) -> int:
@@ -135,15 +137,15 @@ class Conversion:
             replaced.setdefault(self.instances[function.instance].function, []).append(function.name)
         return with_functions(root.proto, [function.proto for function in functions], replaced)
 
-    def decisions(self, ops: Container[str] | None = None) -> Iterator[Decision]:
+    def decisions(self, ops: Collection[str] | None = None) -> Iterator[Decision]:
         """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order; with `ops`, of these op types."""
         for colouring in self.colourings:
             yield from decisions(colouring, ops)
 
     def unused_overrides(self) -> list[str]:
         """Returns the op types that the user moved between lists and that no body contains, sorted."""
-        present = {op for body in self.bodies.values() for op in body.plan.body.ops}
-        return sorted(self.lists.overridden - present)
+        bodies = [body.plan.body for body in self.bodies.values()]
+        return sorted(op for op in self.lists.overridden if not any(body.nodes_of([op]) for body in bodies))
 
 
 def _new_names(taken: set[str], dtype: str) -> Callable[[str, int], str]:

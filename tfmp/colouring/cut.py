@@ -17,8 +17,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.network import Network
 from tfmp.colouring.spread import reads_reference_variable
-from tfmp.colouring.typegraph import reachable
-from tfmp.graph.edges import Array
+from tfmp.graph.edges import Array, reachable
 from tfmp.oplists import CLEAR, INFER
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import ROOTS
 from tfmp.colouring.spread import SPREADING
-from tfmp.colouring.typegraph import reachable
+from tfmp.graph.edges import reachable
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 
 STATISTIC = 8

@@ -13,8 +13,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
-from tfmp.colouring.typegraph import reachable
-from tfmp.graph.edges import Array
+from tfmp.graph.edges import Array, reachable
 
 SHARING = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from tfmp.colouring import clusters, cut, dangers, decisions, guards, kernels, logarithms, masks, measured, slow, spread, squares, user_rules
 from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
 from tfmp.colouring.typegraph import TypeGraph
-from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body
 from tfmp.program.shapes import Graphs, unknown
 from tfmp.program.union import Union
@@ -136,5 +137,6 @@ def colour(
     for step in passes:
         step.run(canvas, lists)
     graph, allow = canvas.graph, canvas.allow
-    sixteen = bytes(int(allow[one] and graph.dtype[v] == DT_FLOAT and bool(graph.slot(v).attr)) for v, one in enumerate(graph.stands_for))
-    return Colouring(graph, sixteen, canvas.reasons, tuple(canvas.kind), bytes(canvas.processable), union)
+    sixteen = np.frombuffer(allow, bool)[np.array(graph.stands_for)] & graph.is_float32 if len(graph) else np.zeros(0, bool)
+    sixteen[[vertex for vertex in np.flatnonzero(sixteen).tolist() if not graph.slot(vertex).attr]] = False  # types that the op definition fixes
+    return Colouring(graph, sixteen.tobytes(), canvas.reasons, tuple(canvas.kind), bytes(canvas.processable), union)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 
 from tfmp.colouring.canvas import Reason
 from tfmp.colouring.passes import Colouring
@@ -92,20 +92,20 @@ class Decision:
         return f"{self.op}: {WORDS[self.rule]}{detail}{via}"
 
 
-def decisions(colouring: Colouring, ops: Container[str] | None = None) -> Iterator[Decision]:
+def decisions(colouring: Colouring, ops: Collection[str] | None = None) -> Iterator[Decision]:
     """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times.
 
     With `ops`, only those of nodes of these op types.
     """
     graph, union = colouring.graph, colouring.union
     body = graph.body
-    for node, op in enumerate(body.ops):
-        for vertex in graph.vertices(node) if ops is None or op in ops else ():
+    for node in range(len(body)) if ops is None else body.nodes_of(ops):
+        for vertex in graph.vertices(node):
             if graph.dtype[vertex] == DT_FLOAT:
                 why = _why(colouring, vertex)
                 origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
                 function = union.instances[union.instance_of(node)].function
-                yield Decision(function, body.names[node], op, str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), why.rule, origin, why.detail)
+                yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), why.rule, origin, why.detail)
 
 
 def _why(colouring: Colouring, vertex: int) -> Reason:

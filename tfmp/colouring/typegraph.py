@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Array, adjacency
+from tfmp.graph.edges import Array, adjacency, laid_out
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
 from tfmp.program.union import End
@@ -35,31 +36,41 @@ class TypeGraph:
       fanin, fanout: vertex to its neighbours; one that is connected twice is there twice.
       stands_for: vertex to the one that stands for it, mostly itself.
       tied: the vertices that stand for several.
-      nodes: `node_of`, as an array.
-      is_float32: vertex to whether its type is float32, as an array.
-      made: tensor (as numbered in `body.edges`) to the vertex of its type.
-      read: input (likewise) to the vertex of its type.
     """
 
     def __init__(self, body: Body, ties: Sequence[tuple[End, End]] = ()) -> None:
         """Builds the vertices and edges of `body`; raises `GraphError` if tied slots have different types."""
         self.body = body
-        lengths = np.fromiter(map(len, body.types), np.int32, len(body.types))
-        starts = np.cumsum(lengths, dtype=np.int32) - lengths
+        starts, nodes = laid_out(body.types)
         self.first: list[int] = starts.tolist()
-        self.nodes = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        self.node_of: list[int] = self.nodes.tolist()
+        self.node_of: list[int] = nodes.tolist()
         self.dtype: list[int] = list(itertools.chain.from_iterable(body.types))
         if max(self.dtype, default=0) > REF_OFFSET:
             self.dtype = [plain(dtype) for dtype in self.dtype]
-        self.is_float32 = np.array(self.dtype, np.int32) == DT_FLOAT
         self.stands_for, self.tied = self._tie(ties)
-        edges = body.edges
-        self.made = starts[edges.maker] + edges.maker_slot
-        self.read = starts[edges.reader] + edges.reader_slot
-        self._arrows = self._between(self.made[edges.tensor], self.read)
+        self._arrows = self._between(self.made[body.edges.tensor], self.read)
         self.fanin, self.fanout = adjacency(*reversed(self._arrows), len(self)), adjacency(*self._arrows, len(self))
         self._added: list[tuple[int, int]] = []
+
+    @functools.cached_property
+    def nodes(self) -> Array:
+        """Vertex to its node."""
+        return np.array(self.node_of, np.int32)
+
+    @functools.cached_property
+    def is_float32(self) -> Array:
+        """Vertex to whether its type is float32."""
+        return np.array(self.dtype, np.int32) == DT_FLOAT
+
+    @functools.cached_property
+    def made(self) -> Array:
+        """Tensor, as numbered in `body.edges`, to the vertex of its type."""
+        return np.array(self.first, np.int32)[self.body.edges.maker] + self.body.edges.maker_slot
+
+    @functools.cached_property
+    def read(self) -> Array:
+        """Input, as numbered in `body.edges`, to the vertex of its type."""
+        return np.array(self.first, np.int32)[self.body.edges.reader] + self.body.edges.reader_slot
 
     def _between(self, sources: Array, readers: Array) -> tuple[Array, Array]:
         if not self.tied:
@@ -160,24 +171,3 @@ def reach(starts: Iterable[int], directions: Sequence[Adjacency], enter: Callabl
                     seen.add(neighbour)
                     found.append((neighbour, vertex))
     return found
-
-
-def reachable(arrows: tuple[Array, Array], starts: Array, enter: Array | None = None) -> Array:
-    """Returns vertex to whether `reach` finds it, for those who ask about all vertices and not from where they are reached.
-
-    Args:
-      arrows: the edges, as two arrays: what they come from, and what they lead to.
-      starts: vertex to whether the search starts there.
-      enter: vertex to whether it may be entered; all may, if it is left out.
-    """
-    size = len(starts)
-    sources, readers = arrows
-    if enter is not None:
-        open_ = enter[readers]
-        sources, readers = sources[open_], readers[open_]
-    (first,) = np.nonzero(starts)
-    sources, readers = np.concatenate([np.full(len(first), size), sources]), np.concatenate([first, readers])
-    found = np.zeros(size + 1, bool)
-    steps = csr_array((np.ones(len(sources)), (sources, readers)), shape=(size + 1, size + 1))
-    found[breadth_first_order(steps, size, return_predecessors=False)] = True
-    return found[:size]

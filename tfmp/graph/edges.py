@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 if TYPE_CHECKING:
     from tfmp.graph.schema import Layout
@@ -28,7 +30,7 @@ class Edges:
       maker, maker_slot: tensor to the node that makes it, and to the slot with its type there.
       tensor: input to the tensor that it reads.
       source: input to the node that makes that tensor.
-      reader, reader_slot: input to its node, and to the slot with its type there.
+      reader, port, reader_slot: input to its node, to its place among that node's, and to the slot with its type there.
     """
 
     first: Array
@@ -37,20 +39,39 @@ class Edges:
     tensor: Array
     source: Array
     reader: Array
+    port: Array
     reader_slot: Array
+
+    def output(self, tensor: int) -> tuple[int, int]:
+        """Returns the node that makes a tensor, and at which output."""
+        node = int(self.maker[tensor])
+        return node, tensor - int(self.first[node])
+
+    def input(self, number: int) -> tuple[int, int]:
+        """Returns the node that has an input, and its port."""
+        return int(self.reader[number]), int(self.port[number])
+
+    def with_inputs(self, changed: Mapping[int, Sequence[tuple[int, int]]]) -> Edges:
+        """Returns the edges if the nodes in `changed` read other tensors, as many as before."""
+        inputs = np.flatnonzero(np.isin(self.reader, list(changed)))
+        ends = _flat(itertools.chain.from_iterable(changed.values())).reshape(-1, 2)
+        tensor, source = self.tensor.copy(), self.source.copy()
+        tensor[inputs], source[inputs] = self.first[ends[:, 0]] + ends[:, 1], ends[:, 0]
+        return dataclasses.replace(self, tensor=tensor, source=source)
 
 
 def edges_of(layouts: Sequence[Layout], inputs: Sequence[Sequence[tuple[int, int]]]) -> Edges:
     """Returns the edges of a body whose nodes have these layouts and inputs (`Body.layouts`, `Body.inputs`)."""
     outputs = [layout.outputs for layout in layouts]
-    first, maker = _starts(outputs)
-    _, reader = _starts(inputs)
+    first, maker = laid_out(outputs)
+    starts, reader = laid_out(inputs)
     ends = _flat(itertools.chain.from_iterable(inputs)).reshape(-1, 2)
+    port = np.arange(len(reader), dtype=np.int32) - starts[reader]
     slots = _flat(layout.inputs for layout in layouts)
-    return Edges(first, maker, _flat(outputs), first[ends[:, 0]] + ends[:, 1], ends[:, 0].copy(), reader, slots)
+    return Edges(first, maker, _flat(outputs), first[ends[:, 0]] + ends[:, 1], ends[:, 0].copy(), reader, port, slots)
 
 
-def _starts(rows: Sequence[Sequence[object]]) -> tuple[Array, Array]:
+def laid_out(rows: Sequence[Sequence[object]]) -> tuple[Array, Array]:
     """Returns where each of `rows` starts if they are laid end to end, and for each entry the row that it is in."""
     lengths = np.fromiter(map(len, rows), np.int32, len(rows))
     return np.cumsum(lengths, dtype=np.int32) - lengths, np.repeat(np.arange(len(rows), dtype=np.int32), lengths)
@@ -65,3 +86,24 @@ def adjacency(keys: Array, values: Array, size: int) -> list[list[int]]:
     flat = values[np.argsort(keys, kind="stable")].tolist()
     ends = np.cumsum(np.bincount(keys, minlength=size)).tolist()
     return [flat[start:end] for start, end in zip([0, *ends], ends)]  # noqa: B905  (the ends are one fewer)
+
+
+def reachable(arrows: tuple[Array, Array], starts: Array, enter: Array | None = None) -> Array:
+    """Returns for each vertex of a graph whether it is a start, or a path through entered vertices leads to it from one.
+
+    Args:
+      arrows: what each edge comes from, and what it leads to.
+      starts: vertex to whether the search starts there.
+      enter: vertex to whether it may be entered if it is no start; all may, if it is left out.
+    """
+    size = len(starts)
+    sources, readers = arrows
+    if enter is not None:
+        open_ = enter[readers]
+        sources, readers = sources[open_], readers[open_]
+    (first,) = np.nonzero(starts)
+    sources, readers = np.concatenate([np.full(len(first), size), sources]), np.concatenate([first, readers])
+    found = np.zeros(size + 1, bool)
+    steps = csr_array((np.ones(len(sources)), (sources, readers)), shape=(size + 1, size + 1))
+    found[breadth_first_order(steps, size, return_predecessors=False)] = True
+    return found[:size]

@@ -83,7 +83,6 @@ class OpSchema:
       takes_handles: whether an argument is a handle of something that it may change: a variable, a table, an iterator.
       bound: whether its types say what something else holds: a constant's value, a variable or array behind a handle or a reference.
       names_functions: whether it has attributes that name functions for it to call.
-      sole: if every node of the op has just one type attribute: its layout, and the attribute's name and default. Most nodes are of such ops.
       defaults: type attributes that a node may leave out, to their default type numbers.
     """
 
@@ -107,7 +106,7 @@ class OpSchema:
         self._counts = tuple(sorted({arg.number_attr for arg in self._arguments if arg.number_attr}))
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._only = None if self._lengths or self._counts else self._make_layout({})
-        self.sole = _sole(self._only, self.defaults)
+        self._plain = self._only and [(attr, fixed, fixed or self.defaults.get(attr, 0)) for attr, _, fixed in self._only.keys]
 
     @property
     def _arguments(self) -> list[_Argument]:
@@ -119,6 +118,14 @@ class OpSchema:
             return slot.fixed == dtype
         allowed = self._allowed[slot.attr]
         return not allowed or dtype in allowed
+
+    def read(self, attrs: Mapping[str, tf_api.AttrValue]) -> tuple[Layout, list[int]]:
+        """Returns the `layout` and the `types` of a node with the attributes `attrs`. The types of most ops hang on no lengths, and are read at once."""
+        if self._plain is None:
+            layout = self.layout(attrs)
+            return layout, self.types(layout, attrs)
+        get = attrs.get
+        return self._only, [otherwise if fixed or (value := get(attr)) is None else value.type for attr, fixed, otherwise in self._plain]  # type: ignore[return-value]
 
     def types(self, layout: Layout, attrs: Mapping[str, tf_api.AttrValue]) -> list[int]:
         """Returns the type number of each slot of `layout` in a node with the attributes `attrs` (0 where it is nowhere given)."""
@@ -160,12 +167,6 @@ class OpSchema:
             for slot in argument.slots(sizes):
                 ports.append(numbers.setdefault(slot, len(numbers)))
         return ports, first
-
-
-def _sole(layout: Layout | None, defaults: Mapping[str, int]) -> tuple[Layout, str, int] | None:
-    if layout is None or len(layout.slots) != 1 or not layout.slots[0].attr:
-        return None
-    return layout, layout.slots[0].attr, defaults.get(layout.slots[0].attr, 0)
 
 
 class _Argument:

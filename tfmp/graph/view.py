@@ -12,6 +12,8 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
@@ -107,6 +109,13 @@ class Body:
             found.setdefault(op, []).append(node)
         return found
 
+    def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
+        """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
+        moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
+        changed = {node: new for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old}
+        moved.__dict__.update(_by_op=self._by_op, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
+        return moved
+
     def nodes_of(self, ops: Iterable[str]) -> list[int]:
         """Returns the nodes of these op types, in node order; to be asked once nothing of the body changes any more."""
         found = [self._by_op[op] for op in ops if op in self._by_op]
@@ -119,6 +128,19 @@ class Body:
             for port, (source, output) in enumerate(edges):
                 found[source][output].append((node, port))
         return found
+
+    @functools.cached_property
+    def _readers(self) -> tuple[list[int], list[int]]:
+        """The numbers of all inputs, ordered by what they read, and where those of each tensor end there."""
+        edges = self.edges
+        ends = np.cumsum(np.bincount(edges.tensor, minlength=len(edges.maker)))
+        return np.argsort(edges.tensor, kind="stable").tolist(), ends.tolist()
+
+    def readers_of(self, edge: Edge) -> list[Edge]:
+        """Returns the (node, input port) pairs that read one tensor, in node order; for those who do not ask for the `readers` of all."""
+        inputs, ends = self._readers
+        tensor = int(self.edges.first[edge[0]]) + edge[1]
+        return [self.edges.input(number) for number in inputs[ends[tensor - 1] if tensor else 0 : ends[tensor]]]
 
     def waits_for(self, node: int) -> list[int]:
         """Returns the nodes that `node` waits for without reading them: its control inputs."""
@@ -219,10 +241,9 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Ite
             new.types[number] = [proto.signature.output_arg[number - body.proto_nodes.stop].type]
         else:
             node = new.protos[number] = nodes[number - body.arguments]
-            schema = schemas[node.op]
-            new.ops[number], new.layouts[number] = node.op, schema.layout(node.attr)
-            new.types[number] = schema.types(new.layouts[number], node.attr)
-            if node.op in NEWER:
+            op = new.ops[number] = node.op
+            new.layouts[number], new.types[number] = schemas[op].read(node.attr)
+            if op in NEWER:
                 _renew(new, number)
     for arg in proto.signature.input_arg[body.arguments :] if body.name else ():
         new._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
@@ -264,33 +285,30 @@ NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatch
 
 
 def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
-    """Adds `nodes`. Whatever a node has is read from its proto at once, in one loop without calls, since there may be very many."""
-    in_function = bool(body.name)
-    schemas = _Schemas(library)
-    for node, proto in enumerate(nodes, len(body)):
-        name, op, attrs = proto.name, proto.op, proto.attr
-        schema = schemas[op]
-        if schema.sole is None:
-            layout = schema.layout(attrs)
-            types = schema.types(layout, attrs)
-        else:
-            layout, attr, default = schema.sole
-            value = attrs.get(attr)
-            types = [default if value is None else value.type]
-        body.names.append(name)
-        body.ops.append(op)
-        body.devices.append(proto.device)
-        body.layouts.append(layout)
-        body.types.append(types)
-        body.protos.append(proto)
-        body.inputs.append([])
-        body.by_name[name] = node
+    """Adds `nodes`. Each field is read once, and column by column, since there may be very many."""
+    protos, start, schemas = list(nodes), len(body), _Schemas(library)
+    names, ops = [proto.name for proto in protos], [proto.op for proto in protos]
+    numbers = range(start, start + len(protos))
+    body.protos += protos
+    body.names += names
+    body.ops += ops
+    body.devices += [proto.device for proto in protos]
+    body.inputs += [[] for _ in protos]
+    body.by_name.update(zip(names, numbers, strict=True))
+    in_function, tensors, layouts, types = bool(body.name), body.tensors, body.layouts, body.types
+    for node, name, op, proto in zip(numbers, names, ops, protos, strict=True):
+        attrs = proto.attr
+        layout, found = schemas[op].read(attrs)
+        layouts.append(layout)
+        types.append(found)
         if layout.outputs:
-            body.tensors[name + layout.first_suffix if in_function else name] = (node, 0)
+            tensors[name + layout.first_suffix if in_function else name] = (node, 0)
         if FLOAT32_MARK in attrs:
             body.marked.add(node)
-        if op in NEWER:
-            _renew(body, node)
+    for op in NEWER.keys() & set(ops):
+        for node, other in zip(numbers, ops, strict=True):
+            if other == op:
+                _renew(body, node)
 
 
 class _Schemas(dict[str, OpSchema]):

@@ -5,6 +5,9 @@ Keras, for one, traces a recurrent cell once outside its loop to learn shapes, a
 
 from __future__ import annotations
 
+import numpy as np
+
+from tfmp.graph.edges import reachable
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import Body
 
@@ -22,25 +25,11 @@ def dead_nodes(body: Body) -> tuple[int, ...]:
 def _dead_nodes(body: Body) -> list[int]:
     stateful = {op: op not in body.called_as_ops and registered_schema(op).stateful for op in {body.ops[node] for node in body.proto_nodes}}
     roots = {op for op, is_stateful in stateful.items() if is_stateful or op in body.called_as_ops}
-    state = bytearray(LIVE if op in roots else DEAD for op in body.ops)
-    results = range(body.proto_nodes.stop, body.proto_nodes.stop + body.results)
-    for node in (*results, *(body.by_name[name] for name in body.control_results)):
-        state[node] = LIVE
-    inputs, controlled = body.inputs, body.controlled
-    while LIVE in state:  # once, where nodes come after what they read, as they mostly do
-        for node in reversed(range(len(body))):
-            if state[node] == LIVE:
-                state[node] = DONE
-                for source, _ in inputs[node]:
-                    state[source] = state[source] or LIVE
-                for source in _controlling(body, node) if node in controlled else ():
-                    state[source] = state[source] or LIVE
-    return [node for node in body.proto_nodes if not state[node]]
-
-
-DEAD, LIVE, DONE = range(3)
-"""Not known to be needed; needed; needed, and so is known to be what it reads."""
-
-
-def _controlling(body: Body, node: int) -> list[int]:
-    return [body.by_name[text[1:]] for text in body.protos[node].input[:] if text[0] == "^"]  # type: ignore[union-attr]
+    needed = np.zeros(len(body), bool)
+    needed[body.nodes_of(roots)] = True
+    needed[len(body) - body.results :] = True
+    needed[[body.by_name[name] for name in body.control_results]] = True
+    waiting = [(node, source) for node in body.controlled for source in body.waits_for(node)]
+    readers, sources = np.array(waiting, np.int32).reshape(-1, 2).T
+    needed = reachable((np.concatenate([body.edges.reader, readers]), np.concatenate([body.edges.source, sources])), needed)
+    return [node for node in np.nonzero(~needed)[0].tolist() if node in body.proto_nodes]

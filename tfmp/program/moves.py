@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator
 
 from tfmp.graph.view import Body, Edge
@@ -33,11 +32,11 @@ def _still_reading(names: Collection[str], before: Body, after: Body) -> Body:
     kept = {before.by_name[name] for name in names if name in before.by_name}
     if all(old[0] not in kept for old in dict(_replaced(before, after)).values()):
         return after
-    inputs = [list(edges) for edges in after.inputs]
+    inputs = list(after.inputs)
     for (node, port), old in _replaced(before, after):
         if old[0] in kept:
-            inputs[node][port] = old
-    return dataclasses.replace(after, inputs=inputs, dead=None)
+            inputs[node] = [old if number == port else edge for number, edge in enumerate(inputs[node])]
+    return after.with_inputs(inputs, {})
 
 
 def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
@@ -50,6 +49,6 @@ def _replaced(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
     """Yields each input that reads something else in `after`, with what it reads in `before`."""
     if before is not after:
         for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)):
-            for port, edge in enumerate(old) if old != new else ():
+            for port, edge in enumerate(old) if old is not new and old != new else ():
                 if new[port] != edge:
                     yield (node, port), edge

@@ -8,8 +8,6 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 
 from __future__ import annotations
 
-import dataclasses
-
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body, Edge
 from tfmp.program.ranges import Ranges
@@ -50,15 +48,15 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
     if not (COPIES | REDUCTIONS | RANDOM).intersection(body.ops):
         return body
     work = _Work(body, sizes)
-    for node, op in enumerate(body.ops):
-        if op in PASSED_BY and body.types[node][0] == DT_FLOAT and node not in body.controlled:
+    copies = bool(body.nodes_of(COPIES))
+    for node in body.nodes_of(PASSED_BY):
+        if body.types[node][0] == DT_FLOAT and node not in body.controlled:
             work.pass_by(node)
-            if op in SCALINGS and body.name:
+            if copies and body.ops[node] in SCALINGS and body.name:
                 work.scale_before_copying(node)
-    for node, op in enumerate(body.ops):
-        if op in BROADCASTING:
-            work.skip_copies(node)
-    return dataclasses.replace(body, inputs=work.inputs, resized=work.resized, dead=None) if work.changed else body
+    for node in body.nodes_of(BROADCASTING) if copies else ():
+        work.skip_copies(node)
+    return body.with_inputs(work.inputs, work.resized) if work.changed else body
 
 
 class _Work:
@@ -66,20 +64,23 @@ class _Work:
 
     def __init__(self, body: Body, sizes: Sizes) -> None:
         self.body, self._sizes, self._ranges = body, sizes, Ranges(body)
-        self.inputs = [list(edges) for edges in body.inputs]
+        self.inputs = list(body.inputs)
         self._same_sizes = SameSizes(body, self.inputs, self._shape)
         self.resized: dict[int, Edge] = {}
         self.changed = False
-        self._readers: dict[Edge, list[Edge]] = {}
-        for node, edges in enumerate(body.inputs):
-            for port, edge in enumerate(edges):
-                self._readers.setdefault(edge, []).append((node, port))
+        self._known_readers: dict[Edge, list[Edge]] = {}
+
+    def _readers(self, edge: Edge) -> list[Edge]:
+        found = self._known_readers.get(edge)
+        if found is None:
+            found = self._known_readers[edge] = self.body.readers_of(edge)
+        return found
 
     def _redirect(self, reader: Edge, source: Edge) -> None:
         node, port = reader
-        self._readers[self.inputs[node][port]].remove(reader)
-        self.inputs[node][port] = source
-        self._readers.setdefault(source, []).append(reader)
+        self._readers(self.inputs[node][port]).remove(reader)
+        self._readers(source).append(reader)
+        self.inputs[node] = [source if number == port else edge for number, edge in enumerate(self.inputs[node])]
         self.changed = True
 
     def _shape(self, edge: Edge) -> Shape:
@@ -93,7 +94,7 @@ class _Work:
         """Lets what reads `node` read its input, if that is the same."""
         source = self._same_as(node)
         if source is not None:
-            for reader in list(self._readers.get((node, 0), ())):
+            for reader in list(self._readers((node, 0))):
                 self._redirect(reader, source)
 
     def _same_as(self, node: int) -> Edge | None:
@@ -113,7 +114,7 @@ class _Work:
         That is so for the larger operand: where the other one has no axis, or one of size 1, this one is not repeated (`BCast` in TensorFlow's `bcast.h`).
         """
         body = self.body
-        if body.ops[node] != "Sum" or any(body.ops[reader] != "Reshape" or port for reader, port in self._readers.get((node, 0), ())):
+        if body.ops[node] != "Sum" or any(body.ops[reader] != "Reshape" or port for reader, port in self._readers((node, 0))):
             return False
         axes, number = self.inputs[node][1]
         if body.ops[axes] != "BroadcastGradientArgs":
@@ -127,10 +128,11 @@ class _Work:
         """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c)."""
         for port in SCALINGS.get(self.body.ops[node], ()):
             copy, output = self.inputs[node][port]
-            alone = not output and copy not in self.body.controlled and self._readers[copy, 0] == [(node, port)]
-            if self.body.ops[copy] in COPIES and alone and self._shape(self.inputs[node][1 - port]) == ():
+            if self.body.ops[copy] not in COPIES or output or copy in self.body.controlled:
+                continue
+            if self._readers((copy, 0)) == [(node, port)] and self._shape(self.inputs[node][1 - port]) == ():
                 source = self.inputs[copy][0]
-                readers = list(self._readers.get((node, 0), ()))
+                readers = list(self._readers((node, 0)))
                 self._redirect((node, port), source)
                 self._redirect((copy, 0), (node, 0))
                 for reader in readers:

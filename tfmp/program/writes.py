@@ -183,5 +183,7 @@ def read_once(body: Body, writes: Writes) -> Body:
             first.update({(node, 0): (free, 0) for node in early if node != free})
     if not first:
         return body
-    inputs = [[first.get(edge, edge) for edge in edges] for edges in body.inputs]
-    return dataclasses.replace(body, inputs=inputs, dead=None)
+    inputs = list(body.inputs)
+    for node in {reader for edge in first for reader, _ in body.readers_of(edge)}:
+        inputs[node] = [first.get(edge, edge) for edge in inputs[node]]
+    return body.with_inputs(inputs, {})

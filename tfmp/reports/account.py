@@ -215,8 +215,7 @@ def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     found = [
         (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node)), times, result, node)
         for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True)
-        for node, op in enumerate(result.plan.body.ops)
-        if op in FORMULAS
+        for node in result.plan.body.nodes_of(FORMULAS)
     ]
     if all(converted for converted, *_ in found):  # mostly; shapes are what takes time here
         return 1.0

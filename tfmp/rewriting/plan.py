@@ -11,6 +11,8 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT, FLOAT32, FloatFormat
@@ -180,32 +182,20 @@ def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
     graph = colouring.graph
-    for vertex in _ones(colouring.sixteen):
+    for vertex in np.flatnonzero(np.frombuffer(colouring.sixteen, bool)).tolist():
         yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
 
 
 def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
     """Returns each float32 tensor that a vertex of the other colour reads, with those readers, in node order."""
-    graph, sixteen = colouring.graph, colouring.sixteen
-    first, layouts, dtype = graph.first, graph.body.layouts, graph.dtype
-    has_sixteen = bytearray(len(graph.body))  # most nodes have none, and neither have their neighbours
-    for vertex in _ones(sixteen):
-        has_sixteen[graph.node_of[vertex]] = 1
-    found: dict[Edge, list[Edge]] = {}
-    for node, edges in enumerate(graph.body.inputs):
-        reads_anew = has_sixteen[node]
-        for port, edge in enumerate(edges):
-            source = edge[0]
-            if reads_anew or has_sixteen[source]:
-                vertex = first[source] + layouts[source].outputs[edge[1]]
-                if dtype[vertex] == DT_FLOAT and sixteen[vertex] != sixteen[first[node] + layouts[node].inputs[port]]:
-                    found.setdefault(edge, []).append((node, port))
-    return dict(sorted(found.items()))
-
-
-def _ones(flags: bytes) -> list[int]:
-    """Returns the positions of the flags that are set."""
-    return [position for position, flag in enumerate(flags) if flag]
+    graph, edges = colouring.graph, colouring.graph.body.edges
+    sixteen = np.frombuffer(colouring.sixteen, bool)
+    made = graph.made[edges.tensor]
+    mismatches = np.flatnonzero(graph.is_float32[made] & (sixteen[made] != sixteen[graph.read]))
+    found: dict[int, list[Edge]] = {}
+    for number in mismatches[np.argsort(edges.tensor[mismatches], kind="stable")].tolist():
+        found.setdefault(int(edges.tensor[number]), []).append(edges.input(number))
+    return {edges.output(number): readers for number, readers in found.items()}
 
 
 def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
