@@ -7,19 +7,24 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.colouring.user_rules import Wishes
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
 from tfmp.graph import kernels
+from tfmp.graph.edges import Array
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.measured.rules import Measured
-from tfmp.oplists import ALLOW, CLEAR, OpLists
+from tfmp.oplists import ALLOW, CLEAR, DENY, INFER, OpLists
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
+
+_NUMBERS: dict[str | None, int] = {kind: number for number, kind in enumerate((None, ALLOW, DENY, INFER, CLEAR))}
 
 Devices = tuple[str, ...]
 """The device types whose kernels must all exist: "GPU", "CPU", "XLA_CPU_JIT", "XLA_GPU_JIT"."""
@@ -81,6 +86,7 @@ class Canvas:
       rules: what the colouring goes by.
       kind: node to the list its op is on, or None.
       processable: node to whether its types may be changed at all (1) or not (0).
+      weights: node to how often it runs in one run of the program (`weight`).
       allow, deny: vertex to 1 if it has that colour.
       reasons: vertex to the reason of its colour, for every vertex that some pass painted or kept.
     """
@@ -101,7 +107,7 @@ class Canvas:
         self.rules = rules
         self.sizes = Sizes(union, graphs)
         self.ranges = Ranges(body)
-        self._devices, self._weights = tuple(devices), weights
+        self._devices, self.weights = tuple(devices), weights or [1] * len(body)
         self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
@@ -111,10 +117,9 @@ class Canvas:
             if not all(self.processable[node] for node, _ in ends):
                 node, slot = ends[0]
                 self.paint_deny(self.graph.stands_for[self.graph.first[node] + slot], "call")
-        self._on_list: dict[str, list[int]] = {}
-        for node, kind in enumerate(self.kind):
-            if kind is not None:
-                self._on_list.setdefault(kind, []).extend(self.graph.vertices(node))
+        self._lists = np.zeros(len(body), np.uint8)
+        for op, nodes in body.by_op.items():
+            self._lists[nodes] = _NUMBERS[rules.lists.kind_of.get(op)]
         self._supports: dict[tuple[object, ...], bool] = {}
 
     def _processable(self, body: Body) -> bytearray:
@@ -152,13 +157,8 @@ class Canvas:
 
     def put_on_list(self, nodes: Collection[int], kind: str | None) -> None:
         """Treats `nodes` from now on as if their ops were on the list `kind`, or on none."""
-        vertices = {vertex for node in nodes for vertex in self.graph.vertices(node)}
-        for members in self._on_list.values():
-            members[:] = [vertex for vertex in members if vertex not in vertices]
         for node in nodes:
-            self.kind[node] = kind
-        if kind is not None:
-            self._on_list.setdefault(kind, []).extend(sorted(vertices))
+            self.kind[node], self._lists[node] = kind, _NUMBERS[kind]
 
     def explain(self, vertices: Iterable[int], rule: str) -> None:
         """Gives each of `vertices` a reason for staying float32, unless it has one."""
@@ -194,19 +194,22 @@ class Canvas:
 
     def weight(self, node: int) -> int:
         """Returns how often `node` runs in one run of the program, as far as the graph tells; 0 if TensorFlow prunes it."""
-        return self._weights[node] if self._weights else 1
+        return self.weights[node]
 
     @functools.cached_property
     def clear(self) -> bytearray:
         """Vertex to 1 if `kind_at` is "clear": asked at every step of the longest walks."""
-        found = bytearray(len(self.graph))
-        for vertex in (*self._on_list.get(CLEAR, ()), *self.graph.tied):
-            found[vertex] = 1
-        return found
+        return bytearray((self.are_on({CLEAR}) | self.graph.flags(self.graph.tied)).tobytes())
+
+    def are_on(self, kinds: Iterable[str]) -> Array:
+        """Returns vertex to whether the op of its node is on one of the lists `kinds`."""
+        asked = np.zeros(len(_NUMBERS), bool)
+        asked[[_NUMBERS[kind] for kind in kinds]] = True
+        return asked[self._lists][self.graph.nodes]
 
     def on_lists(self, kinds: Iterable[str]) -> list[int]:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""
-        return sorted(vertex for kind in kinds for vertex in self._on_list.get(kind, ()))
+        return np.flatnonzero(self.are_on(kinds)).tolist()
 
     def processable_allow_ops(self) -> list[int]:
         """Returns the vertices of every allowlist node that may be changed."""

@@ -54,8 +54,9 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     if canvas.rules.follow_handles:
         _look_into_lists(canvas)
         _leave_other_optionals(canvas)
-    for node, op in enumerate(canvas.graph.body.ops):
-        if ("TensorList" in op or op in OPTIONALS) and node not in done and canvas.processable[node] and _is_root(canvas, node):
+    for node in canvas.graph.body.nodes_of(_list_ops(canvas)):
+        op = canvas.graph.body.ops[node]
+        if node not in done and canvas.processable[node] and _is_root(canvas, node):
             clusters.append(_cluster_of(canvas, node, done))
         elif op in OPTIONALS and canvas.rules.follow_handles and node not in done and len(_values(canvas, node)) > 1:
             canvas.keep(node, "list handle leaves the graph")  # several values behind one handle, as a dataset's iterator gives them
@@ -66,13 +67,17 @@ def find_tensor_lists(canvas: Canvas) -> Clusters:
     return clusters
 
 
+def _list_ops(canvas: Canvas) -> list[str]:
+    return [op for op in canvas.graph.body.by_op if "TensorList" in op or op in OPTIONALS]
+
+
 def _look_into_lists(canvas: Canvas) -> None:
     """Connects the handles that lists and optionals hold (nested loops and branches save such lists) with the handle of what holds them: who shares one
     shares the other.
     """
     graph = canvas.graph
-    for node, op in enumerate(graph.body.ops):
-        if ("TensorList" in op or op in OPTIONALS) and (handle := graph.vertex(node, HANDLE)) is not None:
+    for node in graph.body.nodes_of(_list_ops(canvas)):
+        if (handle := graph.vertex(node, HANDLE)) is not None:
             for vertex in graph.vertices(node):
                 if graph.slot(vertex).attr and graph.dtype[vertex] == DT_VARIANT:
                     graph.add_edge(handle, vertex)
@@ -81,8 +86,8 @@ def _look_into_lists(canvas: Canvas) -> None:
 
 def _leave_other_optionals(canvas: Canvas) -> None:
     """Leaves optionals alone that hold anything but one float32 tensor, such as a batch of features and labels from an iterator."""
-    for node, op in enumerate(canvas.graph.body.ops):
-        if op in OPTIONALS and _element(canvas, node) is None:
+    for node in canvas.graph.body.nodes_of(OPTIONALS):
+        if _element(canvas, node) is None:
             canvas.leave(node, "list handle leaves the graph")
 
 
@@ -165,13 +170,12 @@ def match_tensor_lists(canvas: Canvas, clusters: Clusters) -> None:
 def loop_edges(canvas: Canvas) -> list[tuple[int, list[int]]]:
     """Returns each NextIteration's vertex with the vertices of the Merge nodes it feeds; raises `GraphError` if it feeds anything else."""
     graph, found = canvas.graph, []
-    for node, op in enumerate(graph.body.ops):
-        if op == "NextIteration":
-            vertex = graph.first[node]
-            for reader in graph.fanout[vertex]:
-                if graph.op(reader) != "Merge":
-                    raise GraphError(f"NextIteration node {graph.body.names[node]!r} feeds {graph.op(reader)}; only Merge may follow it.")
-            found.append((vertex, list(graph.fanout[vertex])))
+    for node in graph.body.nodes_of(["NextIteration"]):
+        vertex = graph.first[node]
+        for reader in graph.fanout[vertex]:
+            if graph.op(reader) != "Merge":
+                raise GraphError(f"NextIteration node {graph.body.names[node]!r} feeds {graph.op(reader)}; only Merge may follow it.")
+        found.append((vertex, list(graph.fanout[vertex])))
     return found
 
 
@@ -198,7 +202,7 @@ def retarget_casts(canvas: Canvas) -> None:
 
 def _casts(canvas: Canvas) -> list[int]:
     graph = canvas.graph
-    vertices = (graph.vertex(node, Slot("DstT")) for node, op in enumerate(graph.body.ops) if op == "Cast")
+    vertices = (graph.vertex(node, Slot("DstT")) for node in graph.body.nodes_of(["Cast"]))
     return [v for v in vertices if v is not None and canvas.is_float32(v)]
 
 

@@ -39,8 +39,8 @@ def cut_casts(canvas: Canvas, lists: Clusters) -> None:
 def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[int]:
     """Returns the vertices that may go either way; adds to `together` those of a node that has kernels only if all of them change."""
     graph = canvas.graph
-    possible = _possible(canvas, lists, together)
-    waits = possible & graph.flags(v for v in canvas.on_lists({INFER}) if v not in graph.tied)
+    possible, tied = _possible(canvas, lists, together), graph.flags(graph.tied)
+    waits = possible & canvas.are_on({INFER}) & ~tied
     starts = np.frombuffer(canvas.allow, bool) | (possible & graph.flags(_beside_products(canvas)))
     reached = reachable(graph.arrows, starts, possible)
     expanding = list(dangers.expansions(canvas, np.nonzero(waits & ~reached)[0].tolist()))
@@ -54,7 +54,7 @@ def _possible(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Arr
     graph, body = canvas.graph, canvas.graph.body
     loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
     casts = (v for node in body.nodes_of(["Cast"]) if body.types[node][0] != canvas.rules.format.number for v in graph.vertices(node))
-    candidates = _may_change(canvas) & graph.flags((*canvas.on_lists({CLEAR, INFER}), *graph.tied, *casts))
+    candidates = _may_change(canvas) & (canvas.are_on({CLEAR, INFER}) | graph.flags((*graph.tied, *casts)))
     possible = np.zeros(len(graph), bool)
     unsupported: dict[int, list[int]] = {}
     has_references = bool(body.nodes_of(["Variable", "VariableV2"]))
@@ -83,6 +83,7 @@ def _may_change(canvas: Canvas) -> Array:
 def _beside_products(canvas: Canvas) -> Iterator[int]:
     """Yields the gradients of biases that read what the gradient of a kernel reads in 16 bit: both sum the same numbers over the batch."""
     graph = canvas.graph
-    for vertex in canvas.on_lists({INFER}):
-        if graph.op(vertex) == "BiasAddGrad" and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
+    for node in graph.body.nodes_of(["BiasAddGrad"]):
+        vertex = graph.first[node]
+        if canvas.kind[node] == INFER and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
             yield vertex

@@ -43,7 +43,7 @@ def spread_danger(canvas: Canvas) -> None:
     _free_forgotten_squares(canvas)
     graph = canvas.graph
     sources, readers = graph.arrows
-    before_danger = reachable((readers, sources), graph.flags(canvas.on_lists({DENY, INFER})), np.frombuffer(canvas.clear, bool)).tobytes()
+    before_danger = reachable((readers, sources), canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool)).tobytes()
     dangers: dict[int, Danger] = {}
     todo: list[tuple[int, int]] = []
 
@@ -147,8 +147,8 @@ def _free_forgotten_squares(canvas: Canvas) -> None:
     """
     graph, body = canvas.graph, canvas.graph.body
     found = []
-    for node, op in enumerate(body.ops):
-        if op == "Exp" and body.ops[negated := body.inputs[node][0][0]] == "Neg":
+    for node in body.nodes_of(["Exp"]):
+        if body.ops[negated := body.inputs[node][0][0]] == "Neg":
             square = body.inputs[negated][0][0]
             readers = [graph.fanout[graph.first[one]] for one in (square, negated)]
             forgets = body.ops[square] == "Square" and readers == [[graph.first[negated]], [graph.first[node]]]

@@ -22,8 +22,8 @@ and what a Cast makes of numbers that 16 bit would round is 16 bit only if all i
 def keep_fine_decisions(canvas: Canvas) -> None:
     """Keeps in float32 what compares with a constant that 16 bit would round (the thresholds of a metric, the rate of a dropout)."""
     graph, body = canvas.graph, canvas.graph.body
-    for node, op in enumerate(body.ops):
-        if op in DECIDING and canvas.processable[node]:
+    for node in body.nodes_of(DECIDING):
+        if canvas.processable[node]:
             starts = [graph.stands_for[v] for v in graph.vertices(node) if canvas.is_float32(v)]
             onwards = Filtered(graph.fanin, lambda v, own=node: graph.node_of[v] == own or graph.op(v) in CARRIERS)  # type: ignore[misc]
             for vertex, origin in reach(starts, (onwards,), lambda v: graph.op(v) == "Const" or graph.op(v) in CARRIERS):
@@ -37,7 +37,7 @@ def keep_what_only_decides(canvas: Canvas) -> None:
     flips what is counted.
     """
     graph, body = canvas.graph, canvas.graph.body
-    deciding = {v for node, op in enumerate(body.ops) if op in DECIDING for v in graph.vertices(node) if canvas.is_float32(v)}
+    deciding = {v for node in body.nodes_of(DECIDING) for v in graph.vertices(node) if canvas.is_float32(v)}
     deciding |= set(_casts_to_integers(canvas))
     upstream = reach(deciding, (graph.fanin,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) in (CLEAR, INFER))
     only = {vertex for vertex, _ in upstream}
@@ -54,8 +54,7 @@ def keep_what_only_decides(canvas: Canvas) -> None:
 
 def _casts_to_integers(canvas: Canvas) -> Iterator[int]:
     graph = canvas.graph
-    for node, op in enumerate(graph.body.ops):
-        if op == "Cast":
-            source, result = graph.vertex(node, Slot("SrcT")), graph.vertex(node, Slot("DstT"))
-            if source is not None and result is not None and canvas.is_float32(source) and graph.dtype[result] in INTEGERS:
-                yield source
+    for node in graph.body.nodes_of(["Cast"]):
+        source, result = graph.vertex(node, Slot("SrcT")), graph.vertex(node, Slot("DstT"))
+        if source is not None and result is not None and canvas.is_float32(source) and graph.dtype[result] in INTEGERS:
+            yield source

@@ -62,15 +62,15 @@ def leave_calls(canvas: Canvas) -> None:
     list has While on its clearlist, since its runtime lowers loops before the pass; a While that is not lowered does not run then.)
     """
     followed = {end[0] for tie in canvas.union.ties for end in tie}
-    for node, op in enumerate(canvas.graph.body.ops):
-        if op in CALLING_OPS and node not in followed:
+    for node in canvas.graph.body.nodes_of(CALLING_OPS):
+        if node not in followed:
             canvas.leave(node, "call")
 
 
 def leave_reference_readers(canvas: Canvas) -> None:
     """Leaves what reads a v1 variable by reference alone: it sees the value of the moment in which it runs, a cast before it might see an older one."""
     body = canvas.graph.body
-    first = {op: canvas.graph.first[node] for node, op in enumerate(body.ops) if body.types[node]}
+    first = {op: canvas.graph.first[nodes[0]] for op, nodes in body.by_op.items() if body.types[nodes[0]]}
     referring = {op for op, vertex in first.items() if (schema := canvas.schema(vertex)) is not None and schema.has_refs}
     for node, edges in enumerate(body.inputs) if referring else ():
         if body.ops[node] not in referring and any(body.ops[source] in referring for source, _ in edges):
@@ -94,8 +94,8 @@ def keep_loop_sums(canvas: Canvas) -> None:
 
 def keep_ops_without_kernel(canvas: Canvas) -> None:
     """Keeps allowlist nodes in float32 that no 16-bit kernel can run on a device that will run them (TensorFlow's pass does not ask for those)."""
-    for node, kind in enumerate(canvas.kind):
-        if kind == ALLOW and canvas.processable[node]:
+    for node in dict.fromkeys(canvas.graph.node_of[vertex] for vertex in canvas.on_lists({ALLOW})):
+        if canvas.processable[node]:
             first = canvas.graph.first[node]
             changed = {v - first for v in canvas.graph.vertices(node) if canvas.is_float32(v) and canvas.supports_type(v)}
             if not changed:
@@ -110,7 +110,7 @@ def keep_constant_readers(canvas: Canvas) -> None:
     Examples for float16: an attention mask of -1e9, an epsilon of 1e-12, a clip bound of 1 - 1e-6.
     """
     graph, body = canvas.graph, canvas.graph.body
-    constants = [node for node, op in enumerate(body.ops) if op == "Const" and body.types[node] == [DT_FLOAT]]
+    constants = [node for node in body.nodes_of(["Const"]) if body.types[node] == [DT_FLOAT]]
     starts = [graph.first[node] for node in constants if _constant_rounds_badly(body.protos[node], canvas.rules.format)]
     _keep_readers(canvas, starts, "constant out of range", exempt=())
     kept = [vertex for vertex, reason in canvas.reasons.items() if reason.rule == "constant out of range"]
@@ -151,8 +151,7 @@ def keep_integer_sources(canvas: Canvas) -> None:
 def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> list[int]:
     """Returns the `near` end of each Cast where that is float32 and the `far` one integers that 16 bit may round."""
     graph = canvas.graph
-    casts = [node for node, op in enumerate(graph.body.ops) if op == "Cast"]
-    ends = ((graph.vertex(node, near), graph.vertex(node, far)) for node in casts)
+    ends = ((graph.vertex(node, near), graph.vertex(node, far)) for node in graph.body.nodes_of(["Cast"]))
     return [n for n, f in ends if n is not None and f is not None and canvas.is_float32(n) and _may_be_inexact(graph.dtype[f], canvas.rules.format)]
 
 
@@ -191,19 +190,13 @@ def keep_weight_updates(canvas: Canvas) -> None:
     TensorFlow's pass rounds Adam's momentum to half where it is written out (`m += (g - m) * c`, g straight from a matmul), and a step of `1e-4 * g` to
     nothing. What only hands a variable's value on to that arithmetic (a slice, a transposition) is left in float32 as well.
     """
-    graph = canvas.graph
-    ops = {op for op in set(graph.body.ops) if op.startswith(WRITE_STEMS)}
-    writes = [v for node, op in enumerate(graph.body.ops) if op in ops for v in graph.vertices(node) if canvas.is_float32(v)]
-
-    elementwise = bytearray(len(graph))  # asked at every step of a long walk
-    for node, op in enumerate(graph.body.ops):
-        if op in ELEMENTWISE:
-            for vertex in graph.vertices(node):
-                elementwise[vertex] = canvas.is_float32(vertex)
+    graph, body = canvas.graph, canvas.graph.body
+    writes = [v for node in body.nodes_of(op for op in body.by_op if op.startswith(WRITE_STEMS)) for v in graph.vertices(node) if canvas.is_float32(v)]
+    elementwise = (graph.are_of(ELEMENTWISE) & graph.is_float32).tobytes()  # asked at every step of a long walk
     update = [(vertex, origin) for vertex, origin in reach(writes, (graph.fanin,), elementwise.__getitem__) if elementwise[vertex]]
     for vertex, origin in update:
         canvas.keep(graph.node_of[vertex], "weight update", origin)
-    reads = [v for node, op in enumerate(graph.body.ops) if op in READS and update for v in graph.vertices(node) if canvas.is_float32(v)]
+    reads = [v for node in body.nodes_of(READS if update else ()) for v in graph.vertices(node) if canvas.is_float32(v)]
     values = {vertex for vertex, origin in reach(reads, (graph.fanout,), lambda v: graph.op(v) in CARRIERS) if vertex != origin}
     for vertex, origin in reach([vertex for vertex, _ in update], (graph.fanin,), values.__contains__):
         canvas.leave(graph.node_of[vertex], "weight update", origin)

@@ -36,7 +36,7 @@ def keep_what_logarithms_read(canvas: Canvas) -> None:
     between them and the logarithm.
     """
     graph = canvas.graph
-    logarithms = [v for node, op in enumerate(graph.body.ops) if op == "Log" and _matters(canvas, node) for v in graph.vertices(node) if canvas.is_float32(v)]
+    logarithms = [v for node in graph.body.nodes_of(["Log"]) if _matters(canvas, node) for v in graph.vertices(node) if canvas.is_float32(v)]
     if not logarithms:
         return
     products = {v for v in canvas.on_lists({ALLOW}) if graph.op(v) in LINEAR}

@@ -22,7 +22,7 @@ def keep_given_masks(canvas: Canvas) -> None:
     of nothing but -inf has no softmax. Masks that are made of constants are seen (`guards.keep_constant_readers`).
     """
     graph, body = canvas.graph, canvas.graph.body
-    ends = [graph.stands_for[v] for node, op in enumerate(body.ops) if op in FORGIVING for v in graph.vertices(node) if canvas.is_float32(v)]
+    ends = [graph.stands_for[v] for node in body.nodes_of(FORGIVING) for v in graph.vertices(node) if canvas.is_float32(v)]
     if not ends:
         return
     before = {vertex for vertex, _ in reach(ends, (graph.fanin,), lambda v: v in graph.tied or graph.op(v) in ADDITIONS or graph.op(v) in CARRIERS)}

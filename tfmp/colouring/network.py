@@ -49,8 +49,9 @@ def _backward(canvas: Canvas) -> Array:
     """Returns vertex to whether it computes gradients: those in a scope that says so, and all that read what they make."""
     graph, body = canvas.graph, canvas.graph.body
     tape, v1 = BACKWARD_SCOPES
-    named = [node for node, name in enumerate(body.names) if (tape in name or v1 in name) and body.ops[node] not in SHARING and body.ops[node] != "Const"]
-    return reachable(graph.arrows, graph.flags(graph.stands_for[vertex] for node in named for vertex in graph.vertices(node)))
+    named = np.fromiter((tape in name or v1 in name for name in body.names), bool, len(body))
+    (vertices,) = np.nonzero(named[graph.nodes] & ~graph.are_of(SHARING | {"Const"}))
+    return reachable(graph.arrows, graph.flags(map(graph.stands_for.__getitem__, vertices.tolist()) if graph.tied else vertices))
 
 
 class Network:
@@ -68,7 +69,7 @@ class Network:
         self._maker, self._reader = self._makers(), self._place[canvas.graph.read]
         self._arcs: list[tuple[Array, Array, Array]] = []
         self._implied = np.empty((0, 2), np.int32)
-        self._weight = np.array([canvas.weight(node) for node in range(len(canvas.graph.body))], float)
+        self._weight = np.array(canvas.weights, float)
         self._elements = np.zeros(len(self._maker))
         self._add_ops()
         self._add_tensors()

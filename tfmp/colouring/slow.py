@@ -12,7 +12,7 @@ def keep_slow_kernels(canvas: Canvas) -> None:
     """Keeps nodes in float32 whose 16-bit kernel is known to be slower (`slow_kernels`) on a device that runs them; XLA compiles its own kernels."""
     slow, slow_filter, device = canvas.rules.slow, canvas.rules.slow_filter, canvas.rules.device
     asked = {*slow, *(DEPTHWISE if slow_filter else ())}
-    for node in [node for node, op in enumerate(canvas.graph.body.ops) if op in asked] if asked else ():
+    for node in canvas.graph.body.nodes_of(asked):
         if canvas.processable[node] and device in canvas.devices(node):
             reason = slow.get(canvas.graph.body.ops[node]) or ("" if _fits_cudnn(_filter_shape(canvas, node)) else slow_filter)
             if reason:

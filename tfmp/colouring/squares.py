@@ -24,8 +24,8 @@ def keep_summed_squares(canvas: Canvas) -> None:
         return
     graph, body = canvas.graph, canvas.graph.body
     onwards = Filtered(graph.fanout, lambda v: canvas.kind_at(v) == CLEAR)
-    for node, op in enumerate(body.ops):
-        if op == "Mul" and _is_square(body, node) and canvas.processable[node]:
+    for node in body.nodes_of(["Mul"]):
+        if _is_square(body, node) and canvas.processable[node]:
             found = reach(graph.fanout[graph.stands_for[graph.first[node]]], (onwards,), lambda v: True)
             readers = {canvas.kind_at(v) for v, _ in found if v in graph.tied or canvas.kind_at(v) != CLEAR}
             if readers == {DENY}:
@@ -53,8 +53,8 @@ def _same(body: Body, left: Edge, right: Edge, depth: int) -> bool:
 def keep_sums_of_one_operand(canvas: Canvas) -> None:
     """Keeps in float32 every Einsum of one operand that adds something up: it multiplies nothing, so that the allowlist does not mean it."""
     body = canvas.graph.body
-    for node, op in enumerate(body.ops):
-        if op == "Einsum" and len(body.inputs[node]) == 1 and canvas.processable[node]:
+    for node in body.nodes_of(["Einsum"]):
+        if len(body.inputs[node]) == 1 and canvas.processable[node]:
             read, _, made = body.protos[node].attr["equation"].s.decode().partition("->")  # type: ignore[union-attr]
             if not set(read) <= set(made):
                 canvas.leave(node, "sum of one operand")

@@ -119,10 +119,16 @@ class TypeGraph:
         part.stands_for, part.tied = range(end - start), frozenset()
         return part
 
-    def flags(self, vertices: Iterable[int]) -> Array:
+    def are_of(self, ops: Iterable[str]) -> Array:
+        """Returns vertex to whether its node is of one of these op types."""
+        found = np.zeros(len(self.body), bool)
+        found[self.body.nodes_of(ops)] = True
+        return found[self.nodes]
+
+    def flags(self, vertices: Iterable[int] | Array) -> Array:
         """Returns vertex to whether it is among `vertices`."""
         found = np.zeros(len(self), bool)
-        found[list(vertices)] = True
+        found[vertices if isinstance(vertices, np.ndarray) else list(vertices)] = True
         return found
 
     def add_edge(self, source: int, reader: int) -> None:

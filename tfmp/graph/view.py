@@ -103,7 +103,8 @@ class Body:
         return edges_of(self.layouts, self.inputs)
 
     @functools.cached_property
-    def _by_op(self) -> Mapping[str, list[int]]:
+    def by_op(self) -> Mapping[str, list[int]]:
+        """Op type to the nodes of that type, in node order; to be asked as `edges` is."""
         found: dict[str, list[int]] = {}
         for node, op in enumerate(self.ops):
             found.setdefault(op, []).append(node)
@@ -113,12 +114,12 @@ class Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
         moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
         changed = {node: new for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old}
-        moved.__dict__.update(_by_op=self._by_op, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
+        moved.__dict__.update(by_op=self.by_op, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
         return moved
 
     def nodes_of(self, ops: Iterable[str]) -> list[int]:
         """Returns the nodes of these op types, in node order; to be asked once nothing of the body changes any more."""
-        found = [self._by_op[op] for op in ops if op in self._by_op]
+        found = [self.by_op[op] for op in ops if op in self.by_op]
         return found[0] if len(found) == 1 else sorted(itertools.chain.from_iterable(found))
 
     def readers(self) -> list[list[list[Edge]]]:

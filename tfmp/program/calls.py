@@ -77,5 +77,5 @@ def callees(proto: tf_api.NodeDef) -> Iterator[str]:
 
 def call_nodes(body: Body) -> Iterator[tuple[int, list[str]]]:
     """Yields each calling node of `body` with the names of what it calls; a node whose op is itself a function's name is not one of them."""
-    for node in [node for node, op in enumerate(body.ops) if op in CALLING_OPS]:
+    for node in body.nodes_of(CALLING_OPS):
         yield node, list(callees(body.protos[node]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfmp.graph.edges import reachable
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.view import Body
+from tfmp.graph.view import ARG, RETVAL, Body
 
 
 def dead_nodes(body: Body) -> tuple[int, ...]:
@@ -23,7 +23,7 @@ def dead_nodes(body: Body) -> tuple[int, ...]:
 
 
 def _dead_nodes(body: Body) -> list[int]:
-    stateful = {op: op not in body.called_as_ops and registered_schema(op).stateful for op in {body.ops[node] for node in body.proto_nodes}}
+    stateful = {op: op not in body.called_as_ops and registered_schema(op).stateful for op in body.by_op.keys() - {ARG, RETVAL}}
     roots = {op for op, is_stateful in stateful.items() if is_stateful or op in body.called_as_ops}
     needed = np.zeros(len(body), bool)
     needed[body.nodes_of(roots)] = True

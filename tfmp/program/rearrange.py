@@ -45,7 +45,7 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
       body: not changed.
       sizes: the shapes of its tensors.
     """
-    if not (COPIES | REDUCTIONS | RANDOM).intersection(body.ops):
+    if not body.nodes_of(COPIES | REDUCTIONS | RANDOM):
         return body
     work = _Work(body, sizes)
     copies = bool(body.nodes_of(COPIES))

@@ -150,7 +150,7 @@ def frames(body: Body) -> dict[int, int]:
     (`control_flow_ops.py`).
     """
     depth: dict[int, int] = {}
-    entered = [node for node, op in enumerate(body.ops) if op in ("Enter", "RefEnter")]
+    entered = body.nodes_of(("Enter", "RefEnter"))
     if not entered:
         return depth
     readers: dict[int, list[int]] = {}

@@ -80,7 +80,7 @@ class _Writers:
 
     @functools.cached_property
     def late(self) -> frozenset[int]:
-        if not OLD_CONTROL_FLOW.isdisjoint(self.body.ops):
+        if not OLD_CONTROL_FLOW.isdisjoint(self.body.by_op):
             return frozenset(range(len(self.body)))
         return frozenset(_after(self.body, self.nodes))
 
@@ -145,9 +145,8 @@ def _before(body: Body, node: int) -> list[int]:
 
 def _writers(body: Body, harmless: AbstractSet[str]) -> Iterator[int]:
     """Yields the nodes that may write to a variable; a call may if it calls a function that is not among the `harmless`."""
-    suspects = {op for op in set(body.ops) if _may_write(body, op)}
-    for node, op in enumerate(body.ops) if suspects else ():
-        if op in suspects and not (op in CALLING_OPS and all(called in harmless for called in callees(body.protos[node]))):
+    for node in body.nodes_of(op for op in body.by_op if _may_write(body, op)):
+        if not (body.ops[node] in CALLING_OPS and all(called in harmless for called in callees(body.protos[node]))):
             yield node
 
 
@@ -166,7 +165,7 @@ def read_once(body: Body, writes: Writes) -> Body:
     The other reads stay, with nothing that reads what they give.
     """
     groups: dict[object, list[int]] = {}
-    for node in [node for node, op in enumerate(body.ops) if op == READ]:
+    for node in body.nodes_of([READ]):
         handle = body.origin(body.inputs[node][0])
         if body.ops[handle[0]] in HANDLES:
             groups.setdefault((handle, body.types[node][body.layouts[node].outputs[0]], body.devices[node]), []).append(node)

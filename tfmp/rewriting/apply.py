@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
 from tfmp.graph import kernels
@@ -86,26 +88,26 @@ def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozens
     if any((before.names[node], before.types[node]) != (after.names[node], after.types[node]) for node in kept):
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
     retyped_nodes = [node for node, (old, new) in enumerate(zip(before.types, after.types, strict=False)) if old is not new and old != new]
-    changed = bytearray(len(before)) + bytes([1]) * (len(after) - len(before))
-    for node in (*retyped_nodes, *(node for node, edges in enumerate(before.inputs) if after.inputs[node] is not edges)):
-        changed[node] = 1
-    _verify_edges(after, changed)
+    redirected = [node for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=False)) if old is not new]
+    _verify_edges(before, after, {*retyped_nodes, *redirected, *range(len(before), len(after))})
     _verify_kernels(after, [node for node in retyped_nodes if before.protos[node] is not None], devices)
 
 
-def _verify_edges(body: Body, changed: bytearray) -> None:
+def _verify_edges(before: Body, body: Body, changed: set[int]) -> None:
     """Checks the tensors that a changed or new node makes or reads; the others are as they were."""
-    for node, edges in enumerate(body.inputs):
-        reads_anew = changed[node]
-        for port, (source, output) in enumerate(edges):
-            if reads_anew or changed[source]:
-                given = body.types[source][body.layouts[source].outputs[output]]
-                wanted = body.types[node][body.layouts[node].inputs[port]]
-                if given != wanted and plain(given) != plain(wanted) and wanted and given:  # 0: neither the node nor its op definition gives the type
-                    raise RewriteError(
-                        f"{_name(body)}: input {port} of {body.ops[node]} node {body.names[node]!r} wants type {wanted}, but "
-                        f"{body.ops[source]} node {body.names[source]!r} gives type {given}."
-                    )
+    makes_anew = np.zeros(len(body), bool)
+    makes_anew[list(changed)] = True
+    readers = set(before.edges.reader[makes_anew[before.edges.source]].tolist())
+    types, layouts = body.types, body.layouts
+    for node in sorted(changed | readers):
+        own, slots = types[node], layouts[node].inputs
+        for port, (source, output) in enumerate(body.inputs[node]):
+            given, wanted = types[source][layouts[source].outputs[output]], own[slots[port]]
+            if given != wanted and plain(given) != plain(wanted) and wanted and given:  # 0: neither the node nor its op definition gives the type
+                raise RewriteError(
+                    f"{_name(body)}: input {port} of {body.ops[node]} node {body.names[node]!r} wants type {wanted}, but "
+                    f"{body.ops[source]} node {body.names[source]!r} gives type {given}."
+                )
 
 
 def _verify_kernels(body: Body, nodes: Iterable[int], devices: tuple[str, ...]) -> None:
