@@ -208,10 +208,10 @@ class Network:
         read, readers = np.divmod(np.unique(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
         found, index, counts = np.unique(read, return_index=True, return_counts=True)
         meeting = readers[index]
-        meeting[counts > 1] = self._new(np.count_nonzero(counts > 1))
+        meeting[counts > 1] = self._new(int(np.count_nonzero(counts > 1)))
         shared = np.repeat(counts > 1, counts)
-        ends = readers[shared], np.repeat(meeting, counts)[shared]
-        self._connect(*(ends if downwards else reversed(ends)), cost[read[shared]])
+        readers, hubs = readers[shared], np.repeat(meeting, counts)[shared]
+        self._connect(readers if downwards else hubs, hubs if downwards else readers, cost[read[shared]])
         return found, meeting
 
     def sixteen(self) -> Sequence[int]:

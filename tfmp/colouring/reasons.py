@@ -104,8 +104,8 @@ def decisions(colouring: Colouring, ops: Collection[str] | None = None) -> Itera
             if graph.dtype[vertex] == DT_FLOAT:
                 why = _why(colouring, vertex)
                 origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
-                function = union.instances[union.instance_of(node)].function
-                yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), bool(colouring.sixteen[vertex]), why.rule, origin, why.detail)
+                function, converted = union.instances[union.instance_of(node)].function, bool(colouring.sixteen[vertex])
+                yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), converted, why.rule, origin, why.detail)
 
 
 def _why(colouring: Colouring, vertex: int) -> Reason:

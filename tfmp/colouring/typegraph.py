@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from tfmp.dtypes import DT_FLOAT, REF_OFFSET
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Array, adjacency, laid_out
+from tfmp.graph.edges import Array, grouped, laid_out
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
 from tfmp.program.union import End
@@ -49,7 +49,8 @@ class TypeGraph:
             self.dtype = [plain(dtype) for dtype in self.dtype]
         self.stands_for, self.tied = self._tie(ties)
         self._arrows = self._between(self.made[body.edges.tensor], self.read)
-        self.fanin, self.fanout = adjacency(*reversed(self._arrows), len(self)), adjacency(*self._arrows, len(self))
+        sources, readers = self._arrows
+        self.fanin, self.fanout = grouped(readers, sources, len(self)), grouped(sources, readers, len(self))
         self._added: list[tuple[int, int]] = []
 
     @functools.cached_property

@@ -81,7 +81,7 @@ def _flat(rows: Iterable[Iterable[int]]) -> Array:
     return np.fromiter(itertools.chain.from_iterable(rows), np.int32)
 
 
-def adjacency(keys: Array, values: Array, size: int) -> list[list[int]]:
+def grouped(keys: Array, values: Array, size: int) -> list[list[int]]:
     """Returns for each key from 0 to `size` the values that come with it, in the order in which they come."""
     flat = values[np.argsort(keys, kind="stable")].tolist()
     ends = np.cumsum(np.bincount(keys, minlength=size)).tolist()

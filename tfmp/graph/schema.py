@@ -106,7 +106,7 @@ class OpSchema:
         self._counts = tuple(sorted({arg.number_attr for arg in self._arguments if arg.number_attr}))
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._only = None if self._lengths or self._counts else self._make_layout({})
-        self._plain = self._only and [(attr, fixed, fixed or self.defaults.get(attr, 0)) for attr, _, fixed in self._only.keys]
+        self._plain = [(attr, fixed, fixed or self.defaults.get(attr, 0)) for attr, _, fixed in self._only.keys] if self._only else []
 
     @property
     def _arguments(self) -> list[_Argument]:
@@ -121,11 +121,11 @@ class OpSchema:
 
     def read(self, attrs: Mapping[str, tf_api.AttrValue]) -> tuple[Layout, list[int]]:
         """Returns the `layout` and the `types` of a node with the attributes `attrs`. The types of most ops hang on no lengths, and are read at once."""
-        if self._plain is None:
+        if self._only is None:
             layout = self.layout(attrs)
             return layout, self.types(layout, attrs)
         get = attrs.get
-        return self._only, [otherwise if fixed or (value := get(attr)) is None else value.type for attr, fixed, otherwise in self._plain]  # type: ignore[return-value]
+        return self._only, [otherwise if fixed or (value := get(attr)) is None else value.type for attr, fixed, otherwise in self._plain]
 
     def types(self, layout: Layout, attrs: Mapping[str, tf_api.AttrValue]) -> list[int]:
         """Returns the type number of each slot of `layout` in a node with the attributes `attrs` (0 where it is nowhere given)."""

@@ -113,7 +113,7 @@ class Body:
     def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
         moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
-        changed = {node: new for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old}
+        changed = {node: inputs[node] for node in [node for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old]}
         moved.__dict__.update(by_op=self.by_op, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
         return moved
 

@@ -47,8 +47,7 @@ def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
 
 def _replaced(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
     """Yields each input that reads something else in `after`, with what it reads in `before`."""
-    if before is not after:
-        for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)):
-            for port, edge in enumerate(old) if old is not new and old != new else ():
-                if new[port] != edge:
-                    yield (node, port), edge
+    for node in [node for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)) if old is not new]:
+        for port, edge in enumerate(before.inputs[node]):
+            if after.inputs[node][port] != edge:
+                yield (node, port), edge
