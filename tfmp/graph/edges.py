@@ -62,13 +62,28 @@ class Edges:
 
 def edges_of(layouts: Sequence[Layout], inputs: Sequence[Sequence[tuple[int, int]]]) -> Edges:
     """Returns the edges of a body whose nodes have these layouts and inputs (`Body.layouts`, `Body.inputs`)."""
-    outputs = [layout.outputs for layout in layouts]
-    first, maker = laid_out(outputs)
-    starts, reader = laid_out(inputs)
-    ends = _flat(itertools.chain.from_iterable(inputs)).reshape(-1, 2)
-    port = np.arange(len(reader), dtype=np.int32) - starts[reader]
-    slots = _flat(layout.inputs for layout in layouts)
-    return Edges(first, maker, _flat(outputs), first[ends[:, 0]] + ends[:, 1], ends[:, 0].copy(), reader, port, slots)
+    different = {id(layout): layout for layout in layouts}  # of which there are few: alike nodes share one
+    number = {identity: number for number, identity in enumerate(different)}
+    layout_of = np.fromiter(map(number.__getitem__, map(id, layouts)), np.int32, len(layouts))
+    first, maker, _, maker_slot = _ports([layout.outputs for layout in different.values()], layout_of)
+    _, reader, port, reader_slot = _ports([layout.inputs for layout in different.values()], layout_of)
+    source, output = _flat(itertools.chain.from_iterable(inputs)).reshape(-1, 2).T
+    return Edges(first, maker, maker_slot, first[source] + output, source.copy(), reader, port, reader_slot)
+
+
+def _ports(slots: Sequence[Sequence[int]], layout_of: Array) -> tuple[Array, Array, Array, Array]:
+    """Returns where the ports of each node start, and for each port its node, its place among that node's, and its slot.
+
+    Args:
+      slots: for each layout the slots of its ports.
+      layout_of: node to the number of its layout.
+    """
+    start_of, _ = laid_out(slots)
+    lengths = np.fromiter(map(len, slots), np.int32, len(slots))[layout_of]
+    first = np.cumsum(lengths, dtype=np.int32) - lengths
+    node = np.repeat(np.arange(len(layout_of), dtype=np.int32), lengths)
+    place = np.arange(len(node), dtype=np.int32) - first[node]
+    return first, node, place, _flat(slots)[start_of[layout_of[node]] + place]
 
 
 def laid_out(rows: Sequence[Sequence[object]]) -> tuple[Array, Array]:
