@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -68,6 +70,25 @@ def test_wrapped_model_trains(family: object) -> None:
         model.compile("sgd", loss="mse")
         history = model.fit(x, y, epochs=30, verbose=0).history["loss"]
     assert history[-1] < history[0] / 2 and np.isfinite(history).all()
+
+
+@pytest.mark.parametrize("base", [tf_keras.optimizers.SGD, tf_keras.optimizers.legacy.SGD], ids=["new", "legacy"])
+def test_an_optimizer_with_a_minimize_of_its_own_stays_as_it_is_and_that_is_said(base: type) -> None:
+    class First(base):  # type: ignore[misc, valid-type]
+        def minimize(self, loss: object, var_list: list, tape: object = None) -> object:
+            return super().minimize(loss, var_list[:1], tape=tape)
+
+    model, x = model_of(tf_keras), np.ones((8, 4), "float32")
+    bias = model.get_weights()[1]
+    with tfmp.mixed_precision(**ON):
+        with pytest.warns(MixedPrecisionWarning, match="trains without a loss scale. ValueError: .*First has a `minimize` of its own"):
+            model.compile(First(0.1), loss="mse")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedPrecisionWarning)  # that its gradients are not scaled
+            model.fit(x, x[:, :2], verbose=0)
+    assert type(model.optimizer) is First
+    np.testing.assert_array_equal(model.get_weights()[1], bias)
+    assert int(model.optimizer.iterations) == 1
 
 
 def test_keras_own_wrapper_is_left_alone() -> None:
