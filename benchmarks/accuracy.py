@@ -133,7 +133,7 @@ def line(runs: Sequence[Run], worst: float | None) -> str:
     """Returns what is printed of the runs of one type; `worst`: the worst test accuracy in float32, None for float32 itself."""
     tests = [run.test for run in runs]
     mean, training, loss = (statistics.mean(values) for values in (tests, [run.training for run in runs], [run.loss for run in runs]))
-    words = "" if worst is None else "within float32's spread" if mean >= worst else f"BELOW float32's worst seed, {worst:.2%}"
+    words = "" if worst is None else "within float32's spread" if mean >= worst - 1e-9 else f"BELOW float32's worst seed, {worst:.2%}"
     spread = f"{mean:8.2%} ({min(tests):.2%} to {max(tests):.2%}), loss {loss:.4f}, training {training:7.2%}"
     return f"test {spread}, FLOPs in 16 bit {min(run.share for run in runs):6.1%}  {words}"
 
