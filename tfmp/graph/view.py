@@ -261,7 +261,7 @@ def grown(body: Body, proto: tf_api.FunctionDef, touched: Iterable[int], library
     new = reread(body, proto, touched, library)
     stop, old, moved = body.proto_nodes.stop, len(body), body.results
     for column in (new.names, new.ops, new.devices, new.layouts, new.types, new.protos, new.inputs):
-        column[stop:] = [*column[old:], *column[stop:old]]  # type: ignore[attr-defined, index]
+        column[stop:] = [*column[old:], *column[stop:old]]
     added = len(new) - old
 
     def number(node: int) -> int:
