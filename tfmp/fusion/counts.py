@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -40,7 +41,7 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
     op = body.ops[node]
     if op == "Const":
         if node not in constants:
-            constants[node] = np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+            constants[node] = _value(body.protos[node].attr["value"].tensor)  # type: ignore[union-attr]
         return constants[node]
     if op in ("Shape", "ShapeN", "Size"):
         found = dimensions(body.inputs[node][port])
@@ -65,3 +66,18 @@ def _repeated(own: Sequence[int], other: Sequence[int]) -> np.ndarray:
     longer = [1] * (rank - len(other)) + list(other)
     missing = rank - len(own)
     return np.array([axis for axis in range(rank) if axis < missing or aligned[axis] == 1 or (aligned[axis] != longer[axis] != 1)], np.int32)
+
+
+SMALL = 64
+"""Bytes of a serialised tensor up to which its value is remembered: a graph has few different axes and counts, many times each."""
+
+
+def _value(tensor: tf_api.TensorProto) -> np.ndarray:
+    return np.asarray(tf_api.read_tensor(tensor)) if tensor.ByteSize() > SMALL else _small(tensor.SerializeToString())
+
+
+@functools.lru_cache(maxsize=4096)
+def _small(tensor: bytes) -> np.ndarray:
+    value = np.array(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor)))
+    value.setflags(write=False)
+    return value
