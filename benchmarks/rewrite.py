@@ -8,9 +8,10 @@ colouring, editing, verifying, registering and accounting. Two more rows have 20
 their gradients. The C++ pass gets the same graph through grappler's own entry point, which needs the CUDA build of TensorFlow; elsewhere its column is empty.
 Times are CPU times of this process, which other work on the machine disturbs least.
 
-The aim, 5 % of tracing, is not met. Measured on a busy machine, without fused kernels (`TFMP_FUSE=0`): lean, 2,900 nodes 8.5 % and 26 us a node, 58,000 nodes
-8.9 % and 33 us (the C++ pass: 20 and 56 us); keras, 2,800 nodes 5.3 % and 19 us, 14,000 nodes 7.3 % and 24 us. With them, where every layer has a
-normalisation to be found and written: lean 14 to 16 % and 38 to 47 us, keras at 2,800 nodes 7 % and 33 us. A process with 58,000 nodes takes 1.4 GB.
+The aim, 5 % of tracing, is not met. Measured on a busy machine, without fused kernels (`TFMP_FUSE=0`): lean, 2,900 nodes 8 to 9 % and 21 to 26 us a node,
+58,000 nodes 9 % and 33 us (the C++ pass: 18 and 56 us); keras, 2,800 nodes 5 % and 19 us, 14,000 nodes 7 % and 24 us; 200 functions 12 %, loops 12 %. With
+them, where every layer has a normalisation to be found and written: lean 10 to 16 % and 38 to 47 us, keras 7 to 12 % and 33 us. A process with 58,000 nodes
+takes 1.4 GB.
 """
 
 from __future__ import annotations
