@@ -44,8 +44,8 @@ class Mode:
         return DynamicLossScale(initial=self.initial)
 
 
-FLOAT32 = Mode("float32", 2.0**15, 2.0**24, periods=10_000 if REPLICAS == 2 else 1_000)
-FLOAT16 = Mode("float16", 2.0**10, 2.0**13, periods=10_000 if REPLICAS == 2 else 1_000)
+FLOAT32 = Mode("float32", 2.0**15, 2.0**24, periods=10_000)
+FLOAT16 = Mode("float16", 2.0**10, 2.0**13, periods=10_000)
 SCALES = (1, 2**10, 2**15)
 CLIPNORM = 2.0**-9
 
