@@ -231,6 +231,12 @@ def test_what_looks_alike_is_left_alone(forward: Callable[..., Any]) -> None:
     assert not FusedFunction(with_gradients(forward, []), spec, spec).found
 
 
+def test_short_rows_are_left_alone() -> None:
+    forward, variables = by_nn((-1,), 8)
+    spec = tf.TensorSpec([3, 5, 8])
+    assert not FusedFunction(with_gradients(forward, variables), spec, spec).found
+
+
 def test_a_gradient_of_the_users_own_stays() -> None:
     @tf.custom_gradient
     def normalised(x: tf.Tensor) -> Any:

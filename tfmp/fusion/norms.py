@@ -21,6 +21,9 @@ from tfmp.program.shapes import Shape, Sizes
 CHANNEL_RANKS = (4, 5)
 """Of data that are normalised by channel: what `FusedBatchNormV3` takes."""
 
+SHORTEST_ROW = 16
+"""Shorter rows are normalised as they are spelled: the kernel takes each row for a channel, and would have next to nothing to do for it. Our own choice."""
+
 HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
 
 
@@ -127,7 +130,8 @@ def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constant
         return None
     reduced = numbers(body, where, lambda edge: None, constants)
     axes = () if reduced is None else tuple(sorted(axis % len(shape) for axis in reduced.ravel().tolist()))
-    by_row, by_channel = axes == (len(shape) - 1,), axes == tuple(range(len(shape) - 1)) and len(shape) in CHANNEL_RANKS
+    by_row = axes == (len(shape) - 1,) and shape[-1] >= SHORTEST_ROW
+    by_channel = axes == tuple(range(len(shape) - 1)) and len(shape) in CHANNEL_RANKS
     return axes if (by_row or by_channel) and _has_two(shape, axes) else None
 
 
