@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfmp
 from tests.fusion.running import FusedFunction, agree, with_gradients
+from tfmp.reports.shapes import graphs_of
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -87,3 +89,23 @@ def test_products_along_rows_stay() -> None:
 def test_an_example_that_is_repeated_stays(batch: int | None) -> None:
     """With one example on one side, which the product repeats, there is no one product of all rows; whether it is one may not be known."""
     assert not FusedFunction(lambda x, y: tf.reduce_sum(tf.matmul(x, y, transpose_a=True), 0), tf.TensorSpec([batch, 5, 6]), tf.TensorSpec([None, 5, 7])).found
+
+
+@pytest.mark.parametrize("batch", [8, None], ids=["batch known", "batch unknown"])
+def test_reports_count_the_product_once_and_as_16_bit(batch: int | None) -> None:
+    forward, variables = attention()
+    step = tf.function(with_gradients(forward, variables), autograph=False)
+    function = step.get_concrete_function(tf.TensorSpec([batch, 5, 6]), tf.TensorSpec([batch, 5, 7]))
+    fused, plain = (tfmp.report_on(tfmp.convert_function(function, fuse=fuse), graphs=graphs_of([function.inference_fn])) for fuse in (True, False))
+    assert fused[0].kernels == 4 and not plain[0].kernels
+    assert fused[0].flop_share == plain[0].flop_share == 1.0 and not fused[0].kept
+    assert fused.details[0].flops == plain.details[0].flops > 0  # type: ignore[union-attr]
+
+
+def test_the_record_of_what_runs_counts_it_as_16_bit() -> None:
+    forward, variables = attention()
+    with tfmp.mixed_precision(dtype="float16", ignore_performance=True):
+        step = tf.function(with_gradients(forward, variables), autograph=False)
+        step(random(3, 5, 6), random(3, 5, 7))
+    record = tfmp.report()[-1]
+    assert (record.flop_share, record.kernels, record.kept) == (1.0, 4, ())

@@ -57,6 +57,9 @@ WORDS = {
 }
 """Rule to what it means for a user."""
 
+REPLACED = "replaced by a kernel"
+"""The rule about nodes that nothing needs any more."""
+
 ROUNDS_BADLY = frozenset({"constant out of range", "measured out of range", "read by a logarithm"})
 """Rules about numbers that must not be rounded, whatever kernels there are: not even the weights of such a product may be stored in 16 bit."""
 

@@ -10,7 +10,7 @@ from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
 from tfmp.conversion import Conversion
 from tfmp.errors import FileError
-from tfmp.reports.flops import FORMULAS, flops
+from tfmp.reports.flops import flops, multiplying
 
 Shape = Sequence[int | None] | None
 
@@ -54,9 +54,9 @@ def tally(conversion: Conversion, shapes: Shapes) -> Tally:
     done = {True: 0.0, False: 0.0}
     for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True):
         body = result.plan.body
-        for node in body.proto_nodes:
-            if body.ops[node] in FORMULAS and (known := shapes(result.function, body.names[node])) is not None:
-                sixteen = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
+        for node, worker in multiplying(body):
+            if (known := shapes(result.function, body.names[node])) is not None:
+                sixteen = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker))
                 done[sixteen] += times * flops(body.protos[node], *known)
     return Tally(conversion.converted, conversion.total, conversion.casts_per_run, sum(done.values()), done[True])
 

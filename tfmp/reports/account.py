@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from tfmp.colouring.reasons import Decision
+from tfmp.colouring.reasons import REPLACED, Decision
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape
 from tfmp.oplists import ALLOW
 from tfmp.reports import as_json, markdown, overlay, page, text
 from tfmp.reports.describe import describe
-from tfmp.reports.flops import FORMULAS, flops
+from tfmp.reports.flops import flops, multiplying
 from tfmp.reports.ledger import LEDGER
 from tfmp.reports.records import Details
 from tfmp.reports.shapes import Graphs
@@ -206,16 +206,16 @@ def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[]
 def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
     """Yields the decision of every float32 allowlist node that stays in float32, with its reason; its fixed types are not counted."""
     for decision in conversion.decisions(conversion.lists.ops(ALLOW)):
-        if not decision.converted and not decision.attribute.startswith("fixed"):
+        if not (decision.converted or decision.attribute.startswith("fixed") or decision.rule == REPLACED):
             yield decision
 
 
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit, loops counted by their steps; 1.0 if nothing is known of any."""
     found = [
-        (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node)), times, result, node)
+        (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker)), times, result, node)
         for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True)
-        for node in result.plan.body.nodes_of(FORMULAS)
+        for node, worker in multiplying(result.plan.body)
     ]
     if all(converted for converted, *_ in found):  # mostly; shapes are what takes time here
         return 1.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp.graph.flat import Shape
+from tfmp.graph.view import Body
 
 UNKNOWN = 32
 """Stands for a dimension that is not known before the program runs, which mostly is the batch; shares of one program's FLOPs hardly depend on it."""
@@ -78,3 +79,10 @@ def flops(node: tf_api.NodeDef, inputs: Sequence[Shape], output: Shape) -> float
         return 0.0
     known = [[UNKNOWN if size is None else size for size in shape] for shape in inputs if shape is not None]
     return formula(node, known, [UNKNOWN if size is None else size for size in output])
+
+
+def multiplying(body: Body) -> Iterator[tuple[int, int]]:
+    """Yields the nodes of `FORMULAS`, whose shapes tell how much is multiplied, each with the node that does it: itself, or the kernel in its place."""
+    for node in body.nodes_of(FORMULAS):
+        if node in body.replaced or node not in body.made:
+            yield node, body.replaced.get(node, node)

@@ -14,7 +14,7 @@ from tfmp.graph.view import Body
 from tfmp.program.calls import callees
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.unfold import Instance
-from tfmp.reports.flops import FORMULAS, UNKNOWN, flops
+from tfmp.reports.flops import UNKNOWN, flops, multiplying
 from tfmp.reports.layers import Place, place
 from tfmp.reports.records import CONVERTED, KEPT, OTHER
 from tfmp.reports.shapes import Shapes
@@ -76,11 +76,15 @@ class Part:
 
     def flops(self, node: int) -> float:
         """Returns the FLOPs of `node` in one run of the program."""
-        body = self.body
-        if body.ops[node] not in FORMULAS or not self.times(node):
+        body, counted = self.body, self._counted.get(node)
+        if counted is None or not self.times(node):
             return 0.0
-        inputs = [self.shapes[source][port] for source, port in body.inputs[node]]
-        return self.runs * flops(body.protos[node], inputs, self.shapes[node][0])
+        inputs = [self.shapes[source][port] for source, port in body.inputs[counted]]
+        return self.runs * flops(body.protos[counted], inputs, self.shapes[counted][0])
+
+    @functools.cached_property
+    def _counted(self) -> dict[int, int]:
+        return {worker: counted for counted, worker in multiplying(self.body)}
 
     @property
     def estimated(self) -> bool:
