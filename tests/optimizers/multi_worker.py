@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.optimizers.cluster import run_workers
 
-PERIODS, OVERFLOWS = 100, 300
+PERIODS, OVERFLOWS = 1_000, 300
 CLIPNORM = 2.0**-9
 
 
