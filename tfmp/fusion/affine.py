@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Collection, Iterator
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.groups import Readers
-from tfmp.fusion.norms import CHANNEL_RANKS
+from tfmp.fusion.norms import ADDITIONS, CHANNEL_RANKS
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
-
-ADDITIONS = frozenset({"Add", "AddV2"})
 
 CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative"})
 """Where there is none, data of four or five axes are no images, and nothing is looked for."""
@@ -57,7 +56,7 @@ def affines(body: Body, sizes: Sizes, readers: Readers, kept: Collection[int]) -
 def _found(body: Body, sizes: Sizes, readers: Readers, node: int, shape: Shape) -> Affine | None:
     for (product, output), offset in (body.inputs[node], reversed(body.inputs[node])):
         if body.ops[product] == "Mul" and not output and _per_channel(sizes.shape(offset), shape):
-            looking = [reader for reader in readers[product][0] if body.ops[reader[0]] in ("Shape", "ShapeN", "Size")]
+            looking = [reader for reader in readers[product][0] if body.ops[reader[0]] in LOOKS_AT_SHAPES]
             for data, scale in (body.inputs[product], reversed(body.inputs[product])):
                 alone = len(readers[product][0]) == len(looking) + 1
                 if alone and sizes.shape(data) == shape and _per_channel(sizes.shape(scale), shape):

@@ -13,6 +13,8 @@ from tfmp.graph.view import Body, Edge
 Dimensions = Callable[[Edge], Sequence[int] | None]
 """A tensor to its dimensions, numbers standing for those that are not known; None where nothing is known."""
 
+LOOKS_AT_SHAPES = frozenset({"Shape", "ShapeN", "Size"})
+
 DEPTH = 12
 """How many ops back a count is looked for. Our own choice: gradients of means take eight."""
 
@@ -43,7 +45,7 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
         if node not in constants:
             constants[node] = _value(body.protos[node].attr["value"].tensor)  # type: ignore[union-attr]
         return constants[node]
-    if op in ("Shape", "ShapeN", "Size"):
+    if op in LOOKS_AT_SHAPES:
         found = dimensions(body.inputs[node][port])
         return None if found is None else np.asarray(np.prod(found) if op == "Size" else found)
     if op not in ARITHMETIC and op != "BroadcastGradientArgs" or not depth:
@@ -57,6 +59,12 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
         return ARITHMETIC[op](*values)
     except (ValueError, IndexError, np.exceptions.AxisError):  # the program itself would fail there
         return None
+
+
+def axes_of(body: Body, edge: Edge, rank: int, dimensions: Dimensions, constants: Constants) -> tuple[int, ...] | None:
+    """Returns the axes that the tensor `edge` names of another one with `rank` axes, positive and in ascending order; None if that cannot be told."""
+    found = numbers(body, edge, dimensions, constants)
+    return None if found is None else tuple(sorted(axis % rank for axis in found.ravel().tolist()))
 
 
 def _repeated(own: Sequence[int], other: Sequence[int]) -> np.ndarray:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion import write_affine, write_norms, write_products
-from tfmp.fusion.affine import CONVOLUTIONS, Affine, affines
+from tfmp.fusion.affine import CONVOLUTIONS, affines
 from tfmp.fusion.groups import waits
-from tfmp.fusion.norms import Norm, norms
-from tfmp.fusion.products import PRODUCTS, SummedProduct, summed_products
+from tfmp.fusion.norms import ADDITIONS, Norm, norms
+from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.view import Body, Edge, grown
-from tfmp.program.liveness import dead_nodes
+from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
 
-SUMS = frozenset({"Add", "AddN", "AddV2"})
+SUMS = ADDITIONS | {"AddN"}
 
 LOOPS_INSIDE = frozenset({"NextIteration"})
 """What a body with loops that are no functions has; it is left alone."""
@@ -42,7 +47,7 @@ class Fused:
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
-    """Returns `program` with normalisations, their gradients, and sums of products run by kernels that stand for them.
+    """Returns `program` with normalisations and their gradients, scales and offsets of channels, and sums of products run by kernels that stand for them.
 
     Args:
       program: not changed. A main graph in it stays as it is: any node of it may be fetched or fed.
@@ -70,7 +75,7 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     if not found and not products and not scaled:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
-    _write(Writer(editor, sizes, readers), found, products, scaled)
+    _write(Writer(editor, sizes, readers), {write_norms: found, write_products: products, write_affine: scaled})
     after = grown(body, editor.proto, editor.touched, program.schemas)
     parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
     if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
@@ -104,35 +109,20 @@ def _all_alike(sizes: Sizes, edges: Sequence[Edge]) -> bool:
     return shapes[0] is not None and all(shape == shapes[0] for shape in shapes)
 
 
-def _write(writer: Writer, found: Sequence[Norm], products: Sequence[SummedProduct], scaled: Sequence[Affine]) -> None:
-    """Writes all kernels. What nodes become is told first, since one kernel may read what another one makes."""
-    for norm in found:
-        write_norms.announce(writer, norm)
-    for product in products:
-        write_products.announce(writer, product)
-    for affine in scaled:
-        write_affine.announce(writer, affine)
-    for norm in found:
-        write_norms.write(writer, norm)
-    for product in products:
-        write_products.write(writer, product)
-    for affine in scaled:
-        write_affine.write(writer, affine)
+def _write(writer: Writer, work: Mapping[Any, Sequence[Any]]) -> None:
+    """Writes all kernels; `work` is what each of the modules that write is to write. What nodes become is told first, since one kernel may read what another
+    one makes.
+    """
+    for module, found in work.items():
+        for one in found:
+            module.announce(writer, one)
+    for module, found in work.items():
+        for one in found:
+            module.write(writer, one)
 
 
 def _has_cycle(body: Body) -> bool:
-    """Returns whether some node waits for itself."""
-    waiting = [len(edges) + len(body.waits_for(node)) for node, edges in enumerate(body.inputs)]
-    behind: list[list[int]] = [[] for _ in waiting]
-    for node, edges in enumerate(body.inputs):
-        for source in (*(source for source, _ in edges), *body.waits_for(node)):
-            behind[source].append(node)
-    ready = [node for node, count in enumerate(waiting) if not count]
-    done = 0
-    while ready:
-        done += 1
-        for node in behind[ready.pop()]:
-            waiting[node] -= 1
-            if not waiting[node]:
-                ready.append(node)
-    return done < len(body)
+    """Returns whether some node waits for another one that waits for it."""
+    readers, sources = arrows(body)
+    steps = csr_array((np.ones(len(readers)), (readers, sources)), shape=(len(body), len(body)))
+    return bool(connected_components(steps, connection="strong", return_labels=False) < len(body))

@@ -8,9 +8,11 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, scale
-from tfmp.fusion.counts import Constants, numbers
+from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, same, scale
+from tfmp.fusion.counts import Constants, axes_of, numbers
 from tfmp.graph.view import ARG, Body, Edge
+from tfmp.program.rearrange import COPIES as REPEATING
+from tfmp.program.rearrange import REDUCTIONS
 from tfmp.program.shapes import Shape, Sizes
 
 LIMIT = 400
@@ -19,13 +21,13 @@ LIMIT = 400
 UNKNOWN_SIZES = (101, 103, 107, 109)
 """Stand for the sizes that are not known, in their order: prime, so that no product of them is another one's by chance."""
 
-COPIES = frozenset({"BroadcastTo", "ExpandDims", "Identity", "PreventGradient", "Reshape", "Squeeze", "StopGradient", "Tile"})
+SAME_NUMBERS = REPEATING | {"ExpandDims", "Identity", "PreventGradient", "Reshape", "Squeeze", "StopGradient"}
+"""Ops whose result has no other numbers than their first input."""
 
 NEAR = 4
 """How many such ops away what is READY is looked for. Our own choice."""
 
 READY = frozenset({ARG, "Const", "ReadVariableOp"})
-REDUCTIONS = frozenset({"Mean", "Sum"})
 
 DATA, STATISTIC, WEIGHT = "data", "statistic", "weight"
 
@@ -156,7 +158,7 @@ class Groups:
 
     def computing(self, target: float) -> tuple[int, ...]:
         """Returns the nodes that compute `target` for each group from what is something else."""
-        found = [node for node, number in self.statistics() if abs(number - target) <= 1e-6 * abs(target)]
+        found = [node for node, number in self.statistics() if same(number, target)]
         return tuple(node for node in found if not any(source in found for source, _ in self._body.inputs[node]))
 
     def number(self, edge: Edge) -> float | None:
@@ -175,7 +177,7 @@ class Groups:
                 return ELEMENTWISE[op](values) if self.kind((node, 0)) else None  # type: ignore[arg-type]
             if op == "AddN":
                 self.partial[node] = [port for port, value in enumerate(values) if value is not None]
-        elif op in COPIES:
+        elif op in SAME_NUMBERS:
             return self._copied(node)
         elif op in REDUCTIONS:
             return self._reduced(node)
@@ -216,7 +218,7 @@ class Groups:
         if value is None:
             return None
         own, made = self._shapeless.get(source) or self.kind(source), self.kind(result)
-        if self._body.ops[node] in ("BroadcastTo", "Tile") and made == DATA:
+        if self._body.ops[node] in REPEATING and made == DATA:
             return value if own == STATISTIC else None
         return value if own == made != "" else None
 
@@ -225,10 +227,9 @@ class Groups:
         value, own, result = self.values.get(source), self._sizes.shape(source), (node, 0)
         if value is None or own is None:
             return None
-        reduced = numbers(self._body, where, self._sizes_of, self._constants)
-        if reduced is None:
+        axes = axes_of(self._body, where, len(own), self._sizes_of, self._constants)
+        if axes is None:
             return None
-        axes = tuple(sorted(axis % len(own) for axis in reduced.ravel().tolist()))
         if self.kind(source) != DATA:
             return value if all(own[axis] == 1 for axis in axes) and self._fits(result, STATISTIC) else None
         if not axes and self._fits(result, DATA):
@@ -262,6 +263,6 @@ def waits(body: Body, edge: Edge) -> bool:
 def _way_back(body: Body, edge: Edge) -> list[int]:
     """Returns the node that makes a tensor, and those that made it before it was given other shapes."""
     way = [edge[0]]
-    while body.ops[way[-1]] in COPIES and len(way) <= NEAR:
+    while body.ops[way[-1]] in SAME_NUMBERS and len(way) <= NEAR:
         way.append(body.inputs[way[-1]][0][0])
     return way

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
-from tfmp.fusion.counts import Constants, numbers
-from tfmp.fusion.groups import COPIES, NEAR, Groups, Readers, is_ready
+from tfmp.fusion.counts import LOOKS_AT_SHAPES, Constants, axes_of
+from tfmp.fusion.groups import NEAR, SAME_NUMBERS, Groups, Readers, is_ready
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
@@ -23,6 +23,8 @@ CHANNEL_RANKS = (4, 5)
 
 SHORTEST_ROW = 16
 """Shorter rows are normalised as they are spelled: the kernel takes each row for a channel, and would have next to nothing to do for it. Our own choice."""
+
+ADDITIONS = frozenset({"Add", "AddV2"})
 
 HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
 
@@ -128,8 +130,9 @@ def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constant
     shape = sizes.shape(data)
     if shape is None or len(shape) < 2 or shape[-1] is None or body.types[node][body.layouts[node].outputs[port]] != DT_FLOAT:
         return None
-    reduced = numbers(body, where, lambda edge: None, constants)
-    axes = () if reduced is None else tuple(sorted(axis % len(shape) for axis in reduced.ravel().tolist()))
+    axes = axes_of(body, where, len(shape), lambda edge: None, constants)
+    if axes is None:
+        return None
     by_row = axes == (len(shape) - 1,) and shape[-1] >= SHORTEST_ROW
     by_channel = axes == tuple(range(len(shape) - 1)) and len(shape) in CHANNEL_RANKS
     return axes if (by_row or by_channel) and _has_two(shape, axes) else None
@@ -148,16 +151,17 @@ def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
     mean, variance = groups.computing(groups.mean), groups.computing(groups.variance)
     if not mean or not variance:
         return None
+    roots = {epsilon: (groups.variance + epsilon) ** -0.5 for epsilon in _epsilons(body, groups)}
     found = [
         (node, form, epsilon)
-        for epsilon in _epsilons(body, groups)
+        for epsilon, root in roots.items()
         for node in groups.nodes
-        if body.ops[node] not in COPIES and (form := _form(body, groups, node, (groups.variance + epsilon) ** -0.5)) is not None
+        if body.ops[node] not in SAME_NUMBERS and (form := _form(body, groups, node, root)) is not None
     ]
     if not found:
         return None
     found.sort(key=lambda one: (one[1].scale is None) + (one[1].offset is None))
-    gradients = (_gradient(body, groups, form, (groups.variance + epsilon) ** -0.5) for _, form, epsilon in found)
+    gradients = (_gradient(body, groups, form, roots[epsilon]) for _, form, epsilon in found)
     number, gradient = next(((number, one) for number, one in enumerate(gradients) if one is not None), (0, None))
     result, form, epsilon = found[number]
     count = None if any(groups.shape[axis] is None for axis in groups.axes) else groups.count
@@ -169,7 +173,7 @@ def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
 def _epsilons(body: Body, groups: Groups) -> Iterator[float]:
     """Yields the numbers that are added to the variance."""
     for node, value in groups.statistics():
-        if body.ops[node] in ("Add", "AddV2") and len(body.inputs[node]) == 2:
+        if body.ops[node] in ADDITIONS and len(body.inputs[node]) == 2:
             for own, other in (body.inputs[node], reversed(body.inputs[node])):
                 number = groups.number(other) if same(number_of(groups.values[own]) or 0.0, groups.variance) else None
                 if number is not None and number > 0 and same(value, groups.variance + number):
@@ -222,7 +226,7 @@ def _centred(symbols: Monomial, mean: float) -> Polynomial:
 
 def _shapes(body: Body, readers: Readers, groups: Groups, result: int) -> tuple[Edge, ...]:
     found = (node for node in groups.nodes if node != result and groups.is_data((node, 0)))
-    return tuple(reader for node in found for reader in readers[node][0] if body.ops[reader[0]] in ("Shape", "ShapeN", "Size"))
+    return tuple(reader for node in found for reader in readers[node][0] if body.ops[reader[0]] in LOOKS_AT_SHAPES)
 
 
 def _gradient(body: Body, groups: Groups, form: _Form, root: float) -> Gradient | None:

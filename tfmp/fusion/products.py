@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion.counts import numbers
+from tfmp.fusion.counts import axes_of
 from tfmp.fusion.groups import Readers
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Sizes
@@ -53,9 +53,7 @@ def _adds_up_examples(body: Body, sizes: Sizes, product: int, total: int) -> boo
     examples, axes = len(left) - 2, body.inputs[total][1]
     if _are_of_a_gradient(body, sizes, axes, examples):
         return left[:-1] == right[:-1]
-    reduced = numbers(body, axes, lambda edge: None, {})
-    whole = reduced is not None and sorted(axis % len(left) for axis in reduced.ravel().tolist()) == list(range(examples))
-    return whole and left[:-1] == right[:-1] and None not in left[:-1]
+    return axes_of(body, axes, len(left), lambda edge: None, {}) == tuple(range(examples)) and left[:-1] == right[:-1] and None not in left[:-1]
 
 
 def _are_of_a_gradient(body: Body, sizes: Sizes, axes: Edge, examples: int) -> bool:

@@ -127,9 +127,7 @@ class GraphEditor:
     def hand_over(self, number: int, text: str, types: str, dtype: int) -> None:
         """Lets the calling node `number` hand over the tensor written `text`, of type `dtype`, as one more value; `types` is its attribute with their types."""
         node = self.node(number)
-        data = [one for one in node.input if not one.startswith("^")]
-        control = [one for one in node.input if one.startswith("^")]
-        node.input[:] = [*data, text, *control]
+        set_data_inputs(node, [*(one for one in node.input if not one.startswith("^")), text])
         node.attr[types].list.type.append(dtype)
         for name in ("output_shapes", "_output_shapes"):  # the second one is in SavedModels
             if name in node.attr and node.attr[name].list.shape:
@@ -143,6 +141,11 @@ class GraphEditor:
             self.proto.ret[self.body.names[number]] = text
         else:
             self.node(number).input[port] = text  # data inputs precede control inputs (NodeDef.input)
+
+
+def set_data_inputs(node: tf_api.NodeDef, texts: Iterable[str]) -> None:
+    """Lets `node` read the tensors written `texts`; what it waits for stays."""
+    node.input[:] = [*texts, *(one for one in node.input if one.startswith("^"))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.edit import OURS, GraphEditor, Proto
+from tfmp.graph.edit import OURS, GraphEditor, Proto, set_data_inputs
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import Body, Edge
 
@@ -86,10 +86,9 @@ class GrowingGraph(GraphEditor):
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
         """Makes the node `number` be of op `op`; its name, its device, its marks and what it waits for stay. Who reads it is to be told (`named`)."""
         node = self.node(number)
-        waits = [text for text in node.input if text.startswith("^")]
         before = tf_api.NodeDef.FromString(node.SerializeToString())
         node.op = op
-        node.input[:] = [*inputs, *waits]
+        set_data_inputs(node, inputs)
         node.attr.clear()
         node.MergeFromString(_template(op, tuple(attrs.items())))
         _mark(node, before)
@@ -99,8 +98,7 @@ class GrowingGraph(GraphEditor):
     def sum_instead(self, number: int, inputs: Sequence[str]) -> None:
         """Lets the AddN `number` add up `inputs`."""
         node = self.node(number)
-        waits = [text for text in node.input if text.startswith("^")]
-        node.input[:] = [*inputs, *waits]
+        set_data_inputs(node, inputs)
         node.attr["N"].i = len(inputs)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfmp.graph.edges import reachable
+from tfmp.graph.edges import Array, reachable
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 
@@ -29,7 +29,12 @@ def _dead_nodes(body: Body) -> list[int]:
     needed[body.nodes_of(roots)] = True
     needed[len(body) - body.results :] = True
     needed[[body.by_name[name] for name in body.control_results]] = True
+    needed = reachable(arrows(body), needed)
+    return [node for node in np.nonzero(~needed)[0].tolist() if node in body.proto_nodes]
+
+
+def arrows(body: Body) -> tuple[Array, Array]:
+    """Returns who waits for whom: the node of each input, control inputs too, and the node that it comes from."""
     waiting = [(node, source) for node in body.controlled for source in body.waits_for(node)]
     readers, sources = np.array(waiting, np.int32).reshape(-1, 2).T
-    needed = reachable((np.concatenate([body.edges.reader, readers]), np.concatenate([body.edges.source, sources])), needed)
-    return [node for node in np.nonzero(~needed)[0].tolist() if node in body.proto_nodes]
+    return np.concatenate([body.edges.reader, readers]), np.concatenate([body.edges.source, sources])
