@@ -54,7 +54,7 @@ def test_the_original_stays() -> None:
     editor.add_cast("c", "x", "", DT_FLOAT, DT_HALF)
     editor.redirect((2, 1), "c")
     assert render(graph) == GRAPH
-    assert editor.touched == {2}
+    assert editor.touched == {2: True}
 
 
 def test_types_are_set_one_by_one() -> None:

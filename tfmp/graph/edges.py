@@ -60,13 +60,16 @@ class Edges:
         return dataclasses.replace(self, tensor=tensor, source=source)
 
 
-def edges_of(layouts: Sequence[Layout], inputs: Sequence[Sequence[tuple[int, int]]]) -> Edges:
-    """Returns the edges of a body whose nodes have these layouts and inputs (`Body.layouts`, `Body.inputs`)."""
-    different = {id(layout): layout for layout in layouts}  # of which there are few: alike nodes share one
-    number = {identity: number for number, identity in enumerate(different)}
-    layout_of = np.fromiter(map(number.__getitem__, map(id, layouts)), np.int32, len(layouts))
-    first, maker, _, maker_slot = _ports([layout.outputs for layout in different.values()], layout_of)
-    _, reader, port, reader_slot = _ports([layout.inputs for layout in different.values()], layout_of)
+def edges_of(layouts: Sequence[Layout], layout_of: Array, inputs: Sequence[Sequence[tuple[int, int]]]) -> Edges:
+    """Returns the edges of a body.
+
+    Args:
+      layouts: the different layouts of its nodes.
+      layout_of: node to the number of its layout.
+      inputs: node to what it reads (`Body.inputs`).
+    """
+    first, maker, _, maker_slot = _ports([layout.outputs for layout in layouts], layout_of)
+    _, reader, port, reader_slot = _ports([layout.inputs for layout in layouts], layout_of)
     source, output = _flat(itertools.chain.from_iterable(inputs)).reshape(-1, 2).T
     return Edges(first, maker, maker_slot, first[source] + output, source.copy(), reader, port, reader_slot)
 

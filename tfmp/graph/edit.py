@@ -19,7 +19,7 @@ class GraphEditor:
     Attributes:
       body: the view of the proto before any edit; node numbers are its.
       proto: the edited copy.
-      touched: numbers of the nodes that were edited.
+      touched: numbers of the nodes that were edited, to whether more was than which tensors they read.
     """
 
     def __init__(self, body: Body, original: tf_api.FunctionDef | tf_api.GraphDef) -> None:
@@ -28,11 +28,11 @@ class GraphEditor:
         self.proto = type(original)()
         self.proto.CopyFrom(original)
         self._nodes = self.proto.node_def if body.name else self.proto.node
-        self.touched: set[int] = set()
+        self.touched: dict[int, bool] = {}
 
     def node(self, number: int) -> tf_api.NodeDef:
         """Returns the copy's node with the body's number, to be edited."""
-        self.touched.add(number)
+        self.touched[number] = True
         return self._nodes[number - self.body.arguments]
 
     def forget_shapes(self, number: int) -> None:
@@ -54,7 +54,7 @@ class GraphEditor:
             node.attr[slot.attr].list.type[slot.index] = dtype
 
     def _retype_signature(self, number: int, dtype: int) -> None:
-        self.touched.add(number)
+        self.touched[number] = True
         signature, last = self.proto.signature, len(self.body) - self.body.results
         (signature.input_arg[number] if number < last else signature.output_arg[number - last]).type = dtype
 
@@ -136,11 +136,11 @@ class GraphEditor:
     def redirect(self, reader: Edge, text: str) -> None:
         """Makes one data input, or one result of the function, read the tensor written `text`."""
         number, port = reader
+        self.touched.setdefault(number, False)
         if self.body.protos[number] is None:
-            self.touched.add(number)
             self.proto.ret[self.body.names[number]] = text
         else:
-            self.node(number).input[port] = text  # data inputs precede control inputs (NodeDef.input)
+            self._nodes[number - self.body.arguments].input[port] = text  # data inputs precede control inputs (NodeDef.input)
 
 
 def set_data_inputs(node: tf_api.NodeDef, texts: Iterable[str]) -> None:

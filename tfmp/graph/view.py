@@ -11,15 +11,16 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.dtypes import DT_FLOAT, REF_OFFSET
+from tfmp.dtypes import REF_OFFSET
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Edges, edges_of
-from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
-from tfmp.user_rules import FLOAT32_MARK
+from tfmp.graph.edges import Array, Edges, edges_of, grouped
+from tfmp.graph.kinds import Kind, Kinds, written, written_one
+from tfmp.graph.schema import Layout, OpSchema, Slot
 
 ARG, RETVAL = "_Arg", "_Retval"
 
@@ -39,8 +40,10 @@ class Body:
       names: node names; an argument or result has its own name.
       ops: op type of each node.
       devices: device string of each node, "" if unplaced.
+      kinds: the kinds of nodes that there are; what is up to op and attributes alone is told once a kind.
+      kind_of: number of each node's kind.
       layouts: layout of each node.
-      types: type number of each slot of each node.
+      types: type number of each slot of each node. Never written to: nodes of one kind share the list.
       inputs: data inputs of each node, in port order.
       protos: each node's NodeDef, None for pseudo nodes. Never written to.
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
@@ -63,6 +66,8 @@ class Body:
     names: list[str] = dataclasses.field(default_factory=list)
     ops: list[str] = dataclasses.field(default_factory=list)
     devices: list[str] = dataclasses.field(default_factory=list)
+    kinds: Kinds = dataclasses.field(default_factory=Kinds)
+    kind_of: list[int] = dataclasses.field(default_factory=list)
     layouts: list[Layout] = dataclasses.field(default_factory=list)
     types: list[list[int]] = dataclasses.field(default_factory=list)
     inputs: list[list[Edge]] = dataclasses.field(default_factory=list)
@@ -98,23 +103,29 @@ class Body:
         return [node for node, proto in enumerate(self.protos) if proto is None]
 
     @functools.cached_property
+    def kind_array(self) -> Array:
+        """Node to the number of its kind; to be asked as `edges` is."""
+        return np.array(self.kind_of, np.int32)
+
+    @functools.cached_property
     def edges(self) -> Edges:
         """The tensors and inputs as arrays; made when they are first asked for, after which nothing of the body may change."""
-        return edges_of(self.layouts, self.inputs)
+        return edges_of([kind.layout for kind in self.kinds.table], self.kind_array, self.inputs)
 
     @functools.cached_property
     def by_op(self) -> Mapping[str, list[int]]:
         """Op type to the nodes of that type, in node order; to be asked as `edges` is."""
-        found: dict[str, list[int]] = {}
-        for node, op in enumerate(self.ops):
-            found.setdefault(op, []).append(node)
-        return found
+        ops = list(dict.fromkeys(kind.op for kind in self.kinds.table))
+        number = {op: number for number, op in enumerate(ops)}
+        op_of = np.array([number[kind.op] for kind in self.kinds.table], np.int32)[self.kind_array]
+        nodes = grouped(op_of, np.arange(len(self), dtype=np.int32), len(ops))
+        return {op: found for op, found in zip(ops, nodes, strict=True) if found}
 
     def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
         moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
         changed = {node: inputs[node] for node in [node for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old]}
-        moved.__dict__.update(by_op=self.by_op, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
+        moved.__dict__.update(by_op=self.by_op, kind_array=self.kind_array, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
         return moved
 
     def nodes_of(self, ops: Iterable[str]) -> list[int]:
@@ -170,13 +181,36 @@ class Body:
             return f"{self.names[source]}:{port}" if port else self.names[source]
         return self.names[source] + self.layouts[source].output_name(port)
 
-    def _add_pseudo(self, name: str, op: str, layout: Layout, dtype: int) -> None:
-        if op == ARG:
-            self.by_name[name] = len(self.names)
-            self.tensors[name] = (len(self.names), 0)
-        columns = (self.names, self.ops, self.devices, self.layouts, self.types, self.protos, self.inputs)
-        for column, value in zip(columns, (name, op, "", layout, [dtype], None, []), strict=True):
-            column.append(value)  # type: ignore[attr-defined]
+    def _add(self, names: Sequence[str], kinds: Sequence[int], devices: Iterable[str], protos: Sequence[tf_api.NodeDef | None]) -> None:
+        """Adds nodes of the kinds numbered `kinds`, which read nothing yet."""
+        start, table = len(self), self.kinds.table
+        self.names += names
+        self.kind_of += kinds
+        self.devices += devices
+        self.protos += protos
+        self.inputs += [[]] * len(names)  # until they are connected
+        for column, values in (
+            (self.ops, [kind.op for kind in table]),
+            (self.layouts, [kind.layout for kind in table]),
+            (self.types, [kind.types for kind in table]),
+        ):
+            column += map(values.__getitem__, kinds)  # type: ignore[operator]
+        if any(kind.marked for kind in table):
+            self.marked.update(start + node for node, kind in enumerate(kinds) if table[kind].marked)
+
+    def _make_readable(self, numbers: range) -> None:
+        """Lets the nodes in `numbers`, and their first outputs, be found by name."""
+        names = self.names[numbers.start : numbers.stop]
+        self.by_name.update(zip(names, numbers, strict=True))
+        suffixes = [self._first_suffix(kind) for kind in self.kinds.table]
+        texts = [name + suffixes[kind] for name, kind in zip(names, self.kind_of[numbers.start : numbers.stop], strict=True)]
+        self.tensors.update(zip(texts, zip(numbers, itertools.repeat(0)), strict=False))
+
+    def _first_suffix(self, kind: Kind) -> str:
+        """Returns how the first output of nodes of a kind is written, after their names; of nodes that have none, something that nothing reads."""
+        if not kind.layout.outputs:
+            return ":"
+        return kind.layout.first_suffix if self.name and kind.proto is not None else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -202,13 +236,12 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
     body.control_results = tuple(function.control_ret.values())
-    for arg in signature.input_arg:
-        body._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
-    _add_nodes(body, function.node_def, library)
     body.called_as_ops = frozenset(library)
-    for arg in signature.output_arg:
-        body._add_pseudo(arg.name, RETVAL, _RETVAL_LAYOUT, arg.type)
+    _add_pseudo(body, ARG, signature.input_arg)
+    _add_nodes(body, function.node_def, written(function), library)
+    body._make_readable(range(len(body)))
     _refuse_twins(body)
+    _add_pseudo(body, RETVAL, signature.output_arg)
     _connect(body, range(len(body)), function.ret)
     return body
 
@@ -216,51 +249,58 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
 def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
     body = Body("", called_as_ops=frozenset(library))
-    _add_nodes(body, graph.node, library)
+    _add_nodes(body, graph.node, written(graph), library)
+    body._make_readable(range(len(body)))
     _refuse_twins(body)
     _connect(body, range(len(body)), {})
     return body
 
 
-def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Iterable[int], library: Mapping[str, OpSchema]) -> Body:
+def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Mapping[int, bool], library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `proto`, an edited copy of what `body` was read from, by reading only what the edit may have changed.
 
     Args:
       body: the view before the edit.
       proto: the copy: the same nodes in the same order, then added ones. The added ones come last in the view, after the results.
-      touched: numbers of the nodes whose attributes or inputs, or of the results whose sources, may differ.
+      touched: numbers of the nodes of which something may differ, and of the results whose sources may: to whether that may be more than what they read.
       library: as for `read_function`.
     """
-    nodes = proto.node_def if body.name else proto.node
+    changed, start = [number for number, more in touched.items() if more], len(body)
+    nodes, signature = (proto.node_def, proto.signature) if body.name else (proto.node, tf_api.OpDef())
     columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead", "shapes")}
     new = Body(body.name, attrs=body.attrs, **columns)
-    schemas = _Schemas(library)
-    for number in touched:
-        if number < body.arguments:
-            new.types[number] = [proto.signature.input_arg[number].type]
-        elif number not in body.proto_nodes:
-            new.types[number] = [proto.signature.output_arg[number - body.proto_nodes.stop].type]
-        else:
-            node = new.protos[number] = nodes[number - body.arguments]
-            op = new.ops[number] = node.op
-            new.layouts[number], new.types[number] = schemas[op].read(node.attr)
-            if op in NEWER:
-                _renew(new, number)
-    for arg in proto.signature.input_arg[body.arguments :] if body.name else ():
-        new._add_pseudo(arg.name, ARG, _ARG_LAYOUT, arg.type)
-    _add_nodes(new, nodes[len(body.proto_nodes) :], library)
-    _connect(new, [*touched, *range(len(body), len(new))], proto.ret if body.name else {})
+    for number in [number for number in touched if number in body.proto_nodes]:
+        new.protos[number] = nodes[number - body.arguments]
+    _reread_nodes(new, [number for number in changed if number in body.proto_nodes], library)
+    for number in (number for number in changed if number not in body.proto_nodes):
+        arg = signature.input_arg[number] if number < body.arguments else signature.output_arg[number - body.proto_nodes.stop]
+        (new.kind_of[number],) = new.kinds.pseudo(body.ops[number], body.layouts[number], [arg.type])
+        new.types[number] = new.kinds.table[new.kind_of[number]].types
+    _add_pseudo(new, ARG, signature.input_arg[body.arguments :])
+    added = nodes[len(body.proto_nodes) :]
+    _add_nodes(new, added, map(written_one, added), library)
+    new._make_readable(range(start, len(new)))
+    _connect(new, [*touched, *range(start, len(new))], proto.ret if body.name else {})
     return new
 
 
-def grown(body: Body, proto: tf_api.FunctionDef, touched: Iterable[int], library: Mapping[str, OpSchema]) -> Body:
+def _reread_nodes(body: Body, numbers: Sequence[int], library: Mapping[str, OpSchema]) -> None:
+    """Gives the nodes in `numbers` the ops and types that their protos have."""
+    protos: list[tf_api.NodeDef] = [body.protos[number] for number in numbers]
+    for number, kind in zip(numbers, body.kinds.read(map(written_one, protos), protos, library), strict=True):
+        one = body.kinds.table[kind]
+        body.kind_of[number] = kind
+        body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
+
+
+def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `proto` as `read_function` does, with the added nodes before the results, by reading only what the edit may have changed.
 
     The arguments are those of `reread`; no argument or result of the function may be new.
     """
     new = reread(body, proto, touched, library)
     stop, old, moved = body.proto_nodes.stop, len(body), body.results
-    for column in (new.names, new.ops, new.devices, new.layouts, new.types, new.protos, new.inputs):
+    for column in (new.names, new.ops, new.devices, new.kind_of, new.layouts, new.types, new.protos, new.inputs):
         column[stop:] = [*column[old:], *column[stop:old]]
     added = len(new) - old
 
@@ -281,53 +321,16 @@ def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSche
     return {function.signature.name: OpSchema(function.signature) for function in functions}
 
 
-NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatchNormGradV2"}
-"""Ops that are read as their newer version, whose statistics have a type of their own, U, and stay float32 (`ConvertBatchNormOpsToV2`)."""
+def _add_pseudo(body: Body, op: str, args: Sequence[tf_api.Message]) -> None:
+    """Adds arguments or results of a function."""
+    layout = _ARG_LAYOUT if op == ARG else _RETVAL_LAYOUT
+    body._add([arg.name for arg in args], body.kinds.pseudo(op, layout, [arg.type for arg in args]), [""] * len(args), [None] * len(args))
 
 
-def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> None:
-    """Adds `nodes`. Each field is read once, and column by column, since there may be very many."""
-    protos, start, schemas = list(nodes), len(body), _Schemas(library)
-    names, ops = [proto.name for proto in protos], [proto.op for proto in protos]
-    numbers = range(start, start + len(protos))
-    body.protos += protos
-    body.names += names
-    body.ops += ops
-    body.devices += [proto.device for proto in protos]
-    body.inputs += [[] for _ in protos]
-    body.by_name.update(zip(names, numbers, strict=True))
-    in_function, tensors, layouts, types = bool(body.name), body.tensors, body.layouts, body.types
-    for node, name, op, proto in zip(numbers, names, ops, protos, strict=True):
-        attrs = proto.attr
-        layout, found = schemas[op].read(attrs)
-        layouts.append(layout)
-        types.append(found)
-        if layout.outputs:
-            tensors[name + layout.first_suffix if in_function else name] = (node, 0)
-        if FLOAT32_MARK in attrs:
-            body.marked.add(node)
-    for op in NEWER.keys() & set(ops):
-        for node, other in zip(numbers, ops, strict=True):
-            if other == op:
-                _renew(body, node)
-
-
-class _Schemas(dict[str, OpSchema]):
-    """Op type to schema, looked up when it is first asked for; an op that has a newer version has the schema of that."""
-
-    def __init__(self, library: Mapping[str, OpSchema]) -> None:
-        super().__init__()
-        self._library = library
-
-    def __missing__(self, op: str) -> OpSchema:
-        self[op] = found = self._library[op] if op in self._library else registered_schema(NEWER.get(op, op))
-        return found
-
-
-def _renew(body: Body, node: int) -> None:
-    """Makes a node that was read with the schema of its newer op be of that op."""
-    body.ops[node] = NEWER[body.ops[node]]
-    body.types[node][body.layouts[node].number[Slot("U")]] = DT_FLOAT
+def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], as_written: Iterable[Any], library: Mapping[str, OpSchema]) -> None:
+    """Adds `nodes`, of which `as_written` has the attributes. Each field is read once, and column by column, since there may be very many."""
+    protos = list(nodes)
+    body._add([proto.name for proto in protos], body.kinds.read(as_written, protos, library), [proto.device for proto in protos], protos)
 
 
 def _refuse_twins(body: Body) -> None:
@@ -337,18 +340,26 @@ def _refuse_twins(body: Body) -> None:
         raise GraphError(f"two nodes{_where(body)} are called {twin!r}; rename one of them.")
 
 
-def _connect(body: Body, numbers: Iterable[int], results: Mapping[str, str]) -> None:
+def _connect(body: Body, numbers: Sequence[int], results: Mapping[str, str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
-    layouts, protos, inputs, find = body.layouts, body.protos, body.inputs, body.tensors.get
-    for node in numbers:
-        proto, layout = protos[node], layouts[node]
-        texts = proto.input[:] if proto is not None else [results.get(body.names[node], "")] if layout is _RETVAL_LAYOUT else []
-        edges = list(map(find, texts))
-        if not all(edges):
-            edges = _edges(body, texts, node)  # type: ignore[assignment]  # without the None that `find` gives for what it does not know
-        if len(edges) != len(layout.inputs):
-            raise GraphError(f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(edges)} data inputs; its op takes {len(layout.inputs)}.")
-        inputs[node] = edges  # type: ignore[assignment]
+    find, wanted = body.tensors.get, [len(kind.layout.inputs) for kind in body.kinds.table]
+    texts = [proto.input[:] if (proto := body.protos[node]) is not None else _read_by(body, node, results) for node in numbers]
+    rows: list[list[Any]] = [list(map(find, row)) for row in texts]
+    for place in [place for place, row in enumerate(rows) if None in row]:
+        rows[place] = _edges(body, texts[place], numbers[place])
+    counts = [wanted[body.kind_of[node]] for node in numbers]
+    if list(map(len, rows)) != counts:
+        node, row, count = next((node, row, count) for node, row, count in zip(numbers, rows, counts, strict=True) if len(row) != count)
+        raise GraphError(f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(row)} data inputs; its op takes {count}.")
+    if len(rows) == len(body):
+        body.inputs = rows
+    for node, row in zip(numbers, rows, strict=True) if len(rows) < len(body) else ():
+        body.inputs[node] = row
+
+
+def _read_by(body: Body, node: int, results: Mapping[str, str]) -> list[str]:
+    """Returns what the argument or result `node` of a function reads."""
+    return [results.get(body.names[node], "")] if body.ops[node] == RETVAL else []
 
 
 def _edges(body: Body, texts: Iterable[str], reader: int) -> list[Edge]:

@@ -62,6 +62,7 @@ def unite(program: Program, instances: Sequence[Instance]) -> Union:
     for body, offset in zip(bodies, offsets, strict=True):
         for column in ("names", "ops", "devices", "layouts", "types", "protos"):
             getattr(union, column).extend(getattr(body, column))
+        union.kind_of += map(union.kinds.take_in(body.kinds).__getitem__, body.kind_of)
         union.inputs.extend([(source + offset, port) for source, port in edges] for edges in body.inputs)
         union.shapes.update({node + offset: shapes for node, shapes in body.shapes.items()})
         union.resized.update({node + offset: (source + offset, port) for node, (source, port) in body.resized.items()})

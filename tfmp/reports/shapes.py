@@ -12,7 +12,8 @@ from typing import Any
 from tfmp import tf_api
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape, as_graph, declared_arguments, declared_shapes
-from tfmp.graph.view import NEWER, Body
+from tfmp.graph.kinds import NEWER
+from tfmp.graph.view import Body
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.unfold import Instance
 

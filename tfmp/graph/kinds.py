@@ -1,0 +1,142 @@
+"""Nodes that are alike, and how to tell at once which ones are.
+
+A graph of thousands of nodes has a few dozen kinds: nodes of one op with the same attributes. What is up to op and attributes is worked out once a kind. To
+ask each attribute of each node for its value would be most of the work of reading a graph, and so two nodes are of one kind if their attributes are written
+with the same bytes (in another order they are taken for two kinds, which costs a little time and nothing else).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tfmp import tf_api
+from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
+from tfmp.user_rules import FLOAT32_MARK
+
+Field = descriptor_pb2.FieldDescriptorProto
+
+FIELDS: Mapping[str, Sequence[tuple[str, int, int]]] = {
+    "Node": (("op", 2, Field.TYPE_STRING), ("attr", 5, Field.TYPE_BYTES)),
+    "Function": (("node", 3, Field.TYPE_MESSAGE),),
+    "Graph": (("node", 1, Field.TYPE_MESSAGE),),
+}
+"""Message to the fields of it that are read: numbers as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. An entry of a map is written as a
+message, and a message as its bytes: attributes that are declared as bytes come out as they are written, and nothing is made of them.
+"""
+
+NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatchNormGradV2"}
+"""Ops that are read as their newer version, whose statistics have a type of their own, U, and stay float32 (`ConvertBatchNormOpsToV2`)."""
+
+
+@functools.cache
+def _messages() -> Mapping[str, Any]:
+    """Returns the message classes of `FIELDS`."""
+    file = descriptor_pb2.FileDescriptorProto(name="tfmp/graph/kinds.proto", package="tfmp", syntax="proto3")
+    for message, fields in FIELDS.items():
+        declared = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            one = declared.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL if name == "op" else Field.LABEL_REPEATED)
+            if kind == Field.TYPE_MESSAGE:
+                one.type_name = ".tfmp.Node"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptors = {message: pool.FindMessageTypeByName(f"tfmp.{message}") for message in FIELDS}
+    make = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(pool).GetPrototype  # the second before protobuf 4.22
+    return {message: make(descriptor) for message, descriptor in descriptors.items()}
+
+
+def written(proto: tf_api.FunctionDef | tf_api.GraphDef) -> Iterable[Any]:
+    """Returns the nodes of `proto` with the bytes of their attributes."""
+    message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
+    return message.FromString(proto.SerializeToString()).node
+
+
+def written_one(node: tf_api.NodeDef) -> Any:
+    """Returns one node with the bytes of its attributes."""
+    return _messages()["Node"].FromString(node.SerializeToString())
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What nodes have in common that are alike.
+
+    Attributes:
+      op: op type; of what is read as a newer version, that.
+      layout: its slots and ports.
+      types: type number of each slot. Never written to.
+      proto: one of the nodes; None for arguments and results. Only its attributes hold for the others.
+      marked: whether the nodes are in a region that the user keeps in float32.
+    """
+
+    op: str
+    layout: Layout
+    types: list[int]
+    proto: tf_api.NodeDef | None
+    marked: bool = False
+
+
+class Kinds:
+    """The kinds of the nodes of one body, numbered from 0 in the order in which they were met.
+
+    Attributes:
+      table: number to kind.
+    """
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self.table: list[Kind] = []
+        self._numbers: dict[object, int] = collections.defaultdict(itertools.count().__next__)
+
+    def __copy__(self) -> Kinds:
+        """Returns the same kinds, to which others can be added."""
+        other = Kinds()
+        other.table = list(self.table)
+        other._numbers = collections.defaultdict(itertools.count(len(self.table)).__next__, self._numbers)
+        return other
+
+    def take_in(self, other: Kinds) -> list[int]:
+        """Adds the kinds of another body; returns their numbers here."""
+        return self._read([(other, number) for number in range(len(other.table))], other.table.__getitem__)
+
+    def pseudo(self, op: str, layout: Layout, types: Sequence[int]) -> list[int]:
+        """Returns the numbers of the kinds of arguments or results of these types."""
+        return self._read([(op, dtype) for dtype in types], lambda position: Kind(op, layout, [types[position]], None))
+
+    def read(self, nodes: Iterable[Any], protos: Sequence[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> list[int]:
+        """Returns the numbers of the kinds of `nodes`.
+
+        Args:
+          nodes: as `written` returns them.
+          protos: the same nodes as TensorFlow reads them.
+          library: schemas of functions that nodes may name as their op.
+
+        Raises:
+          GraphError: an op is unknown.
+        """
+        return self._read([(node.op, *node.attr[:]) for node in nodes], lambda position: _kind(protos[position], library))
+
+    def _read(self, keys: Sequence[tuple[Any, ...]], make: Callable[[int], Kind]) -> list[int]:
+        """Returns the numbers of `keys`; `make` makes the kind of a new one, by its position."""
+        numbers, position = list(map(self._numbers.__getitem__, keys)), 0
+        while len(self.table) < len(self._numbers):
+            position = numbers.index(len(self.table), position)
+            self.table.append(make(position))
+        return numbers
+
+
+def _kind(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> Kind:
+    attrs, op = proto.attr, proto.op
+    schema = library[op] if op in library else registered_schema(NEWER.get(op, op))
+    layout, types = schema.read(attrs)
+    if op in NEWER:
+        op = NEWER[op]
+        types[layout.number[Slot("U")]] = DT_FLOAT
+    return Kind(op, layout, types, proto, FLOAT32_MARK in attrs)
