@@ -240,8 +240,8 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     _add_pseudo(body, ARG, signature.input_arg)
     _add_nodes(body, function.node_def, written(function), library)
     body._make_readable(range(len(body)))
-    _refuse_twins(body)
     _add_pseudo(body, RETVAL, signature.output_arg)
+    _refuse_twins(body)
     _connect(body, range(len(body)), function.ret)
     return body
 
