@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import numpy as np
+
 from tfmp.graph.view import Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.rearrange import rearranged
@@ -30,24 +32,17 @@ def move_edges(program: Program, fetches: Collection[str], graphs: Graphs, *, fe
 
 def _still_reading(names: Collection[str], before: Body, after: Body) -> Body:
     kept = {before.by_name[name] for name in names if name in before.by_name}
-    if all(old[0] not in kept for old in dict(_replaced(before, after)).values()):
+    back = [(reader, source) for reader, source in moved_edges(after, before) if source[0] in kept]
+    if not back:
         return after
     inputs = list(after.inputs)
-    for (node, port), old in _replaced(before, after):
-        if old[0] in kept:
-            inputs[node] = [old if number == port else edge for number, edge in enumerate(inputs[node])]
+    for (node, port), source in back:
+        inputs[node] = [source if number == port else edge for number, edge in enumerate(inputs[node])]
     return after.with_inputs(inputs, {})
 
 
 def moved_edges(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
     """Yields each input that reads something else in `after`, with what it reads there."""
-    for (node, port), _ in _replaced(before, after):
+    for number in np.flatnonzero(before.edges.tensor != after.edges.tensor).tolist():
+        node, port = after.edges.input(number)
         yield (node, port), after.inputs[node][port]
-
-
-def _replaced(before: Body, after: Body) -> Iterator[tuple[Edge, Edge]]:
-    """Yields each input that reads something else in `after`, with what it reads in `before`."""
-    for node in [node for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=True)) if old is not new]:
-        for port, edge in enumerate(before.inputs[node]):
-            if after.inputs[node][port] != edge:
-                yield (node, port), edge

@@ -8,6 +8,8 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 
 from __future__ import annotations
 
+import numpy as np
+
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.view import Body, Edge
 from tfmp.program.ranges import Ranges
@@ -50,17 +52,22 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
     work = _Work(body, sizes)
     copies = bool(body.nodes_of(COPIES))
     for node in body.nodes_of(PASSED_BY):
-        if body.types[node][0] == DT_FLOAT and node not in body.controlled:
+        if work.is_worth_asking[node] and body.types[node][0] == DT_FLOAT and node not in body.controlled:
             work.pass_by(node)
             if copies and body.ops[node] in SCALINGS and body.name:
                 work.scale_before_copying(node)
     for node in body.nodes_of(BROADCASTING) if copies else ():
-        work.skip_copies(node)
+        if work.is_worth_asking[node]:
+            work.skip_copies(node)
     return body.with_inputs(work.inputs, work.resized) if work.changed else body
 
 
 class _Work:
-    """The edges of a body while they are being moved."""
+    """The edges of a body while they are being moved.
+
+    Attributes:
+      is_worth_asking: node to whether anything may be done about it: reductions, what reads a scalar or copies, and what has been made to read something else.
+    """
 
     def __init__(self, body: Body, sizes: Sizes) -> None:
         self.body, self._sizes, self._ranges = body, sizes, Ranges(body)
@@ -69,6 +76,12 @@ class _Work:
         self.resized: dict[int, Edge] = {}
         self.changed = False
         self._known_readers: dict[Edge, list[Edge]] = {}
+        told = np.zeros(len(body), bool)
+        told[body.nodes_of(SCALARS | COPIES)] = True
+        asked = np.zeros(len(body), bool)
+        asked[body.edges.reader[told[body.edges.source]]] = True
+        asked[body.nodes_of(REDUCTIONS)] = True
+        self.is_worth_asking = bytearray(asked)
 
     def _readers(self, edge: Edge) -> list[Edge]:
         found = self._known_readers.get(edge)
@@ -81,6 +94,7 @@ class _Work:
         self._readers(self.inputs[node][port]).remove(reader)
         self._readers(source).append(reader)
         self.inputs[node] = [source if number == port else edge for number, edge in enumerate(self.inputs[node])]
+        self.is_worth_asking[node] = 1
         self.changed = True
 
     def _shape(self, edge: Edge) -> Shape:

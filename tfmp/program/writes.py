@@ -10,10 +10,14 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import numpy as np
+
 from tfmp.dtypes import DT_RESOURCE
+from tfmp.graph.edges import reachable
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.calls import CALLING_OPS, call_nodes, callees
+from tfmp.program.liveness import arrows
 
 READ = "ReadVariableOp"
 
@@ -82,7 +86,7 @@ class _Writers:
     def late(self) -> frozenset[int]:
         if not OLD_CONTROL_FLOW.isdisjoint(self.body.by_op):
             return frozenset(range(len(self.body)))
-        return frozenset(_after(self.body, self.nodes))
+        return _after(self.body, self.nodes)
 
     @functools.cached_property
     def by_variable(self) -> Mapping[object, list[int]]:
@@ -123,19 +127,14 @@ def _writing_functions(bodies: Mapping[str, Body]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _after(body: Body, starts: Sequence[int]) -> set[int]:
+def _after(body: Body, starts: Sequence[int]) -> frozenset[int]:
     """Returns `starts`, and what a path of tensors or control edges leads to from one of them."""
-    todo, found = list(starts), set(starts)
-    readers: dict[int, list[int]] = {}
-    for node in range(len(body)) if todo else ():
-        for source in _before(body, node):
-            readers.setdefault(source, []).append(node)
-    while todo:
-        for reader in readers.get(todo.pop(), ()):
-            if reader not in found:
-                found.add(reader)
-                todo.append(reader)
-    return found
+    if not starts:
+        return frozenset()
+    is_start = np.zeros(len(body), bool)
+    is_start[starts] = True
+    readers, sources = arrows(body)
+    return frozenset(np.flatnonzero(reachable((sources, readers), is_start)).tolist())
 
 
 def _before(body: Body, node: int) -> list[int]:
