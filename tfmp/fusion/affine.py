@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
-from tfmp.fusion.groups import Readers
 from tfmp.fusion.norms import ADDITIONS, CHANNEL_RANKS
+from tfmp.fusion.repeats import Readers
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 

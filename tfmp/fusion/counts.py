@@ -42,9 +42,7 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
     node, port = edge
     op = body.ops[node]
     if op == "Const":
-        if node not in constants:
-            constants[node] = _value(body.protos[node].attr["value"].tensor)  # type: ignore[union-attr]
-        return constants[node]
+        return held(body, node, constants)
     if op in LOOKS_AT_SHAPES:
         found = dimensions(body.inputs[node][port])
         return None if found is None else np.asarray(np.prod(found) if op == "Size" else found)
@@ -59,6 +57,13 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
         return ARITHMETIC[op](*values)
     except (ValueError, IndexError, np.exceptions.AxisError):  # the program itself would fail there
         return None
+
+
+def held(body: Body, node: int, constants: Constants) -> np.ndarray:
+    """Returns the value of a Const; small ones that are stored alike are one object."""
+    if node not in constants:
+        constants[node] = _value(body.protos[node].attr["value"].tensor)  # type: ignore[union-attr]
+    return constants[node]
 
 
 def axes_of(body: Body, edge: Edge, rank: int, dimensions: Dimensions, constants: Constants) -> tuple[int, ...] | None:

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, same, scale
-from tfmp.fusion.counts import Constants, axes_of, numbers
+from tfmp.fusion.counts import axes_of, numbers
+from tfmp.fusion.repeats import Surroundings
 from tfmp.graph.view import ARG, Body, Edge
 from tfmp.program.rearrange import COPIES as REPEATING
 from tfmp.program.rearrange import REDUCTIONS
-from tfmp.program.shapes import Shape, Sizes
+from tfmp.program.shapes import Shape
 
 LIMIT = 400
 """How many ops are looked at around one tensor. Our own choice: a normalisation and its gradient are 80 at most."""
@@ -30,9 +31,6 @@ NEAR = 4
 READY = frozenset({ARG, "Const", "ReadVariableOp"})
 
 DATA, STATISTIC, WEIGHT = "data", "statistic", "weight"
-
-Readers = Sequence[Sequence[Sequence[Edge]]]
-"""`Body.readers()`."""
 
 
 class Groups:
@@ -53,12 +51,13 @@ class Groups:
       mean, variance: random numbers that stand for a group's statistics.
     """
 
-    def __init__(self, body: Body, sizes: Sizes, readers: Readers, data: Edge, axes: Sequence[int], constants: Constants) -> None:
+    def __init__(self, around: Surroundings, data: Edge, axes: Sequence[int]) -> None:
         """Looks at nothing yet; `data` must have a known rank."""
-        self._body, self._sizes, self._readers, self._constants = body, sizes, readers, constants
+        self._around = around
+        self._body, self._sizes, self._readers, self._constants = around.body, around.sizes, around.readers, around.constants
         self._random = random.Random(0)
         self.data, self.axes = data, tuple(axes)
-        self.shape = tuple(sizes.shape(data) or ())
+        self.shape = tuple(self._sizes.shape(data) or ())
         substitutes = iter(UNKNOWN_SIZES * len(self.shape))
         self._dimensions = [next(substitutes) if size is None else size for size in self.shape]
         self._of_statistics = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
@@ -137,7 +136,7 @@ class Groups:
 
         What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
         """
-        other = Groups(self._body, self._sizes, self._readers, self.data, self.axes, self._constants)
+        other = Groups(self._around, self.data, self.axes)
         other._kinds, other._random = self._kinds, self._random
         other.leaves = {edge: number for edge, number in self.leaves.items() if edge not in self._passing}
         other.weights = {edge: symbol for edge, symbol in self.weights.items() if edge not in self._passing}

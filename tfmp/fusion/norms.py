@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
 from tfmp.fusion.counts import LOOKS_AT_SHAPES, Constants, axes_of
-from tfmp.fusion.groups import NEAR, SAME_NUMBERS, Groups, Readers, is_ready
+from tfmp.fusion.groups import NEAR, SAME_NUMBERS, Groups, is_ready
+from tfmp.fusion.repeats import Readers, Repeats, Surroundings
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
@@ -48,6 +49,13 @@ class Gradient:
     offset: tuple[int, ...]
     around: tuple[int, ...]
 
+    def renumbered(self, number: Callable[[int], int]) -> Gradient:
+        """Returns the same of other nodes; `number` tells of each which."""
+        node, port = self.incoming
+        data = None if self.data is None else number(self.data)
+        scale, offset, around = (tuple(map(number, nodes)) for nodes in (self.scale, self.offset, self.around))
+        return Gradient((number(node), port), data, self.summands, scale, offset, around)
+
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
@@ -78,6 +86,14 @@ class Norm:
     shapes: tuple[Edge, ...]
     gradient: Gradient | None
     touched: tuple[int, ...]
+
+    def renumbered(self, number: Callable[[int], int]) -> Norm:
+        """Returns the same of other nodes; `number` tells of each which."""
+        data, scale, offset = (edge and (number(edge[0]), edge[1]) for edge in (self.data, self.scale, self.offset))
+        mean, variance, touched = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.touched))
+        shapes = tuple((number(node), port) for node, port in self.shapes)
+        gradient = self.gradient and self.gradient.renumbered(number)
+        return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, shapes, gradient, touched)  # type: ignore[arg-type]
 
     @property
     def around(self) -> tuple[int, ...]:
@@ -111,14 +127,15 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
       kept: nodes that must stay as they are.
     """
     done: set[Edge] = set()
-    constants: Constants = {}
+    around = Surroundings(body, sizes, readers)
+    repeats: Repeats[Norm] = Repeats(around)
     for node, op in enumerate(body.ops):
         if op == "Mean" and body.inputs[node][0] not in done:
             data, where = body.inputs[node]
-            axes = _axes(body, sizes, data, where, constants)
+            axes = _axes(body, sizes, data, where, around.constants)
             if axes is not None:
                 done.add(data)
-                found = _found(body, Groups(body, sizes, readers, data, axes, constants), readers)
+                found = repeats.find(data, (axes, sizes.shape(data)), lambda seen, data=data, axes=axes: _found(seen, data, axes))  # type: ignore[misc]
                 if found is not None and not kept.intersection(found.touched):
                     done.update((one, 0) for one in found.touched if one != found.result)
                     yield found
@@ -143,11 +160,12 @@ def _has_two(shape: Shape, axes: tuple[int, ...]) -> bool:
     return math.prod(size for axis in axes if (size := (shape or ())[axis]) is not None) > 1
 
 
-def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
-    """Returns the normalisation of the data of `groups`, if there is one: what scale and offset are applied to comes before what they are not, and what has a
-    gradient before what has none.
+def _found(around: Surroundings, data: Edge, axes: Sequence[int]) -> Norm | None:
+    """Returns the normalisation of the tensor `data` along `axes`, if there is one: what scale and offset are applied to comes before what they are not, and
+    what has a gradient before what has none.
     """
-    groups.spread(groups.data)
+    body, groups = around.body, Groups(around, data, axes)
+    groups.spread(data)
     mean, variance = groups.computing(groups.mean), groups.computing(groups.variance)
     if not mean or not variance:
         return None
@@ -166,7 +184,7 @@ def _found(body: Body, groups: Groups, readers: Readers) -> Norm | None:
     result, form, epsilon = found[number]
     count = None if any(groups.shape[axis] is None for axis in groups.axes) else groups.count
     touched = (*groups.nodes, *((gradient.data,) if gradient and gradient.data is not None else ()))
-    shapes = _shapes(body, readers, groups, result)
+    shapes = _shapes(body, around.readers, groups, result)
     return Norm(groups.by_row, groups.data, result, form.scale, form.offset, epsilon, count, mean, variance, shapes, gradient, touched)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion.groups import Readers
+from tfmp.fusion.repeats import Readers
 from tfmp.graph.grow import GrowingGraph, Made
 from tfmp.graph.view import Edge
 from tfmp.program.shapes import Sizes

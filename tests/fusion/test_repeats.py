@@ -1,0 +1,237 @@
+"""A normalisation that is spelled like one before is found without being worked out; what differs in anything that counts is worked out itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+
+from tests.fusion.test_properties import MEANS, RESULTS, ROOTS, VARIANCES, choices
+from tfmp import tf_api
+from tfmp.fusion import norms as module
+from tfmp.fusion import repeats
+from tfmp.fusion.norms import Norm, norms
+from tfmp.fusion.repeats import Repeats, Surroundings
+from tfmp.graph.view import Body
+from tfmp.program.program import from_function
+from tfmp.program.shapes import Sizes
+
+WIDTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A normalisation of rows by tf.nn, and what may set it apart from others."""
+
+    epsilon: float = 1e-3
+    width: int = WIDTH
+    read_outside: bool = False
+    root_first: bool = False
+    scaled: bool = True
+
+    def __call__(self, x: tf.Tensor, scale: tf.Variable, offset: tf.Variable, beside: list[tf.Tensor]) -> tf.Tensor:
+        x = x[:, : self.width]
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        if self.root_first:
+            root = tf.math.rsqrt(variance + self.epsilon)
+            centred = x - mean
+        else:
+            centred = x - mean
+            root = tf.math.rsqrt(variance + self.epsilon)
+        if self.read_outside:
+            beside.append(tf.tanh(root))
+        y = centred * root
+        return tf.pad(tf.sin(y * scale[: self.width] + offset[: self.width] if self.scaled else y), [[0, 0], [0, 2 * WIDTH - self.width]])
+
+
+class Traced:
+    """A step through layers, with gradients."""
+
+    def __init__(self, layers: Sequence[Callable[..., tf.Tensor]], shape: Sequence[int | None] = (4, 2 * WIDTH), width: int = 2 * WIDTH) -> None:
+        self.parameters = [(tf.Variable(tf.ones([width])), tf.Variable(tf.zeros([width]))) for _ in layers]
+
+        @tf.function(autograph=False)
+        def step(x: tf.Tensor) -> Any:
+            beside: list[tf.Tensor] = []
+            variables = [variable for pair in self.parameters for variable in pair]
+            with tf.GradientTape() as tape:
+                for layer, (scale, offset) in zip(layers, self.parameters, strict=True):
+                    x = layer(x, scale, offset, beside)
+                total = tf.add_n([tf.reduce_sum(one * one) for one in (x, *beside)])
+            return [one for one in tape.gradient(total, variables) if one is not None]
+
+        self.function = step.get_concrete_function(tf.TensorSpec(shape))
+        name = self.function.inference_fn.name
+        name = name.decode() if isinstance(name, bytes) else name
+        self.body = from_function(name, tf_api.function_definition).bodies[name]
+        self.graphs = tf_api.python_graphs([self.function.inference_fn]).get
+
+    def surroundings(self, body: Body | None = None) -> Surroundings:
+        body = body or self.body
+        return Surroundings(body, Sizes.of_body(body, self.graphs), body.readers())
+
+    def norms(self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS) -> tuple[list[Norm], int]:
+        """Returns what is found if so many spellings are remembered, and how often that was worked out."""
+        calls, real = [], module._found
+        with monkeypatch.context() as patch:
+            patch.setattr(repeats, "VARIANTS", variants)
+            patch.setattr(module, "_found", lambda *arguments: calls.append(1) or real(*arguments))
+            around = self.surroundings()
+            return list(norms(self.body, around.sizes, around.readers, frozenset())), len(calls)
+
+
+def test_alike_layers_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = Traced([Layer()] * 9)
+    found, worked_out = traced.norms(monkeypatch)
+    assert len(found) == 9 and all(norm.gradient for norm in found) and worked_out <= 3  # the first and the last have other neighbours
+    assert (found, 9) == traced.norms(monkeypatch, variants=0)
+
+
+DIFFERENT = {
+    "another epsilon": Layer(epsilon=1e-2),
+    "another width": Layer(width=WIDTH + 1),
+    "too short a row": Layer(width=WIDTH - 1),
+    "a reader more": Layer(read_outside=True),
+    "another order": Layer(root_first=True),
+    "no parameters": Layer(scaled=False),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENT)
+def test_one_that_differs_is_found_as_what_it_is(difference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other = [Layer()] * 4, DIFFERENT[difference]
+    traced = Traced([*plain, other, *plain])
+    found, worked_out = traced.norms(monkeypatch)
+    assert found == traced.norms(monkeypatch, variants=0)[0]
+    assert worked_out > Traced(plain + plain).norms(monkeypatch)[1] or difference == "too short a row"
+    assert len(found) == (8 if difference == "too short a row" else 9)
+    if difference == "another epsilon":
+        assert sorted({norm.epsilon for norm in found}) == pytest.approx([1e-3, 1e-2])
+
+
+class Region:
+    """The third of five alike layers, and what was noted of it."""
+
+    def __init__(self) -> None:
+        self.traced = Traced([Layer()] * 5)
+        around = self.traced.surroundings()
+        real = list(norms(self.traced.body, around.sizes, around.readers, frozenset()))
+        self.first, self.second = real[1].data, real[2].data
+        notes = repeats._Notes(around)
+        assert module._found(notes.surroundings, self.second, (1,)) == real[2]
+        self.kinds, self.shapes = list(notes.kinds), list(notes.sizes.asked)
+        self.inputs = [node for way, node in notes.ways if way == repeats.INPUTS]
+        self.readers = [node for way, node in notes.ways if way == repeats.READERS]
+
+    def is_repeat(self, around: Surroundings) -> bool:
+        """Whether the third is found as what the second is, without being worked out."""
+        calls = []
+        every: Repeats[Norm] = Repeats(around)
+        for data in (self.first, self.second):
+            every.find(data, None, lambda seen, data=data: calls.append(data) or module._found(seen, data, (1,)))
+        return calls == [self.first]
+
+
+@pytest.fixture(scope="module")
+def region() -> Region:
+    return Region()
+
+
+def test_it_is_a_repeat_as_it_stands(region: Region) -> None:
+    assert region.is_repeat(region.traced.surroundings())
+
+
+@pytest.mark.parametrize("column", ["ops", "types", "inputs"])
+def test_no_node_that_was_looked_at_may_differ(region: Region, column: str) -> None:
+    changed = {"ops": lambda op: "Exp", "types": lambda types: [*types[:-1], 2], "inputs": lambda edges: [*edges[:-1], region.second]}[column]
+    for node in region.inputs if column == "inputs" else region.kinds:
+        body = copy.copy(region.traced.body)
+        values = list(getattr(body, column))
+        if values[node] and changed(values[node]) != values[node]:
+            values[node] = changed(values[node])
+            setattr(body, column, values)
+            around = region.traced.surroundings()
+            assert not region.is_repeat(dataclasses.replace(around, body=body)), (column, body.names[node])
+
+
+def test_no_reader_may_be_more_or_less(region: Region) -> None:
+    for node in region.readers:
+        for change in (lambda edges: [*edges, (0, 0)], lambda edges: edges[:-1], lambda edges: edges[::-1] if edges[1:] else [region.second]):
+            around = region.traced.surroundings()
+            around.readers[node][0][:] = change(around.readers[node][0])  # type: ignore[index]
+            assert not region.is_repeat(around), region.traced.body.names[node]
+
+
+def test_no_shape_that_was_looked_at_may_differ(region: Region) -> None:
+    for node, _ in region.shapes:
+        around = region.traced.surroundings()
+        around.body.shapes.clear()
+        around.body.shapes[node] = [(7, 7, 7)]
+        try:
+            assert not region.is_repeat(around), region.traced.body.names[node]
+        finally:
+            around.body.shapes.clear()
+
+
+def test_no_constant_may_differ(region: Region) -> None:
+    read = region.traced.surroundings()
+    module._found(read, region.second, (1,))
+    assert read.constants
+    for node in read.constants:
+        if node in region.kinds:
+            around = region.traced.surroundings()
+            around.constants[node] = np.array(2, np.float32)
+            assert not region.is_repeat(around), region.traced.body.names[node]
+
+
+def test_nodes_come_in_the_same_order(region: Region) -> None:
+    """Which of two nodes is looked at first hangs on their numbers."""
+    (spelling,) = _remembered(region)
+    around = region.traced.surroundings()
+    assert spelling.nodes_at(region.second[0], around) is not None
+    turned = dataclasses.replace(spelling, order=[*spelling.order[1:], spelling.order[0]])
+    assert turned.nodes_at(region.second[0], around) is None
+
+
+def _remembered(region: Region) -> Any:
+    every: Repeats[Norm] = Repeats(region.traced.surroundings())
+    every.find(region.first, None, lambda seen: module._found(seen, region.first, (1,)))
+    return next(iter(every._known.values()))
+
+
+spelled = st.tuples(st.sampled_from(["mean"] * 5 + list(MEANS)), *map(choices, (VARIANCES, ROOTS, RESULTS)))
+
+
+def test_programs_of_all_spellings_are_found_with_and_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"found": 0, "repeated": 0, "worked out": 0}
+
+    @given(two=st.tuples(spelled, spelled), where=st.lists(st.booleans(), min_size=3, max_size=5), known=st.booleans())
+    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(two: tuple[tuple[str, str, str, str], tuple[str, str, str, str]], where: list[bool], known: bool) -> None:
+        def layer(spelling: tuple[str, str, str, str]) -> Callable[..., tf.Tensor]:
+            mean_of, variance_of, root_of, result_of = spelling
+
+            def forward(x: tf.Tensor, scale: tf.Variable, offset: tf.Variable, beside: list[tf.Tensor]) -> tf.Tensor:
+                mean = MEANS[mean_of](x, (2,), float(WIDTH))
+                root = ROOTS[root_of](VARIANCES[variance_of](x, mean, (2,), float(WIDTH)))
+                return tf.sin(RESULTS[result_of](x, mean, root, scale, offset))
+
+            return forward
+
+        traced = Traced([layer(two[one]) for one in where], (4 if known else None, 5, WIDTH), WIDTH)
+        found, worked_out = traced.norms(monkeypatch)
+        wanted, every = traced.norms(monkeypatch, variants=0)
+        assert found == wanted
+        seen["found"] += len(found)
+        seen["repeated"] += every - worked_out
+        seen["worked out"] += worked_out
+
+    check()
+    assert min(seen.values()) > 20, seen
