@@ -351,9 +351,10 @@ def _connect(body: Body, numbers: Sequence[int], results: Mapping[str, str]) -> 
     if list(map(len, rows)) != counts:
         node, row, count = next((node, row, count) for node, row, count in zip(numbers, rows, counts, strict=True) if len(row) != count)
         raise GraphError(f"{body.ops[node]} node {body.names[node]!r}{_where(body)} has {len(row)} data inputs; its op takes {count}.")
-    if len(rows) == len(body):
+    if numbers == range(len(body)):
         body.inputs = rows
-    for node, row in zip(numbers, rows, strict=True) if len(rows) < len(body) else ():
+        return
+    for node, row in zip(numbers, rows, strict=True):
         body.inputs[node] = row
 
 
