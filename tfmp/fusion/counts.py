@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -34,7 +33,7 @@ ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
 
 
 Constants = dict[int, np.ndarray]
-"""Node to the constant that it is; filled as they are read."""
+"""Kind of a Const to its value; filled as they are read."""
 
 
 def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants, depth: int = DEPTH) -> np.ndarray | None:
@@ -42,7 +41,10 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
     node, port = edge
     op = body.ops[node]
     if op == "Const":
-        return held(body, node, constants)
+        kind = body.kind_of[node]
+        if kind not in constants:
+            constants[kind] = np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+        return constants[kind]
     if op in LOOKS_AT_SHAPES:
         found = dimensions(body.inputs[node][port])
         return None if found is None else np.asarray(np.prod(found) if op == "Size" else found)
@@ -59,13 +61,6 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
         return None
 
 
-def held(body: Body, node: int, constants: Constants) -> np.ndarray:
-    """Returns the value of a Const; small ones that are stored alike are one object."""
-    if node not in constants:
-        constants[node] = _value(body.protos[node].attr["value"].tensor)  # type: ignore[union-attr]
-    return constants[node]
-
-
 def axes_of(body: Body, edge: Edge, rank: int, dimensions: Dimensions, constants: Constants) -> tuple[int, ...] | None:
     """Returns the axes that the tensor `edge` names of another one with `rank` axes, positive and in ascending order; None if that cannot be told."""
     found = numbers(body, edge, dimensions, constants)
@@ -79,18 +74,3 @@ def _repeated(own: Sequence[int], other: Sequence[int]) -> np.ndarray:
     longer = [1] * (rank - len(other)) + list(other)
     missing = rank - len(own)
     return np.array([axis for axis in range(rank) if axis < missing or aligned[axis] == 1 or (aligned[axis] != longer[axis] != 1)], np.int32)
-
-
-SMALL = 64
-"""Bytes of a serialised tensor up to which its value is remembered: a graph has few different axes and counts, many times each."""
-
-
-def _value(tensor: tf_api.TensorProto) -> np.ndarray:
-    return np.asarray(tf_api.read_tensor(tensor)) if tensor.ByteSize() > SMALL else _small(tensor.SerializeToString())
-
-
-@functools.lru_cache(maxsize=4096)
-def _small(tensor: bytes) -> np.ndarray:
-    value = np.array(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor)))
-    value.setflags(write=False)
-    return value

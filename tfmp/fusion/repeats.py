@@ -9,11 +9,13 @@ traces" in Mokhov, Mitchell and Peyton Jones, "Build systems à la carte", 2018.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from tfmp.fusion.counts import Constants, held
+from tfmp.fusion.counts import Constants
+from tfmp.graph.kinds import Kind
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
@@ -22,6 +24,10 @@ Readers = Sequence[Sequence[Sequence[Edge]]]
 
 VARIANTS = 8
 """How many spellings are remembered that begin alike. Our own choice: the layers of a model are spelled in two or three ways."""
+
+
+SMALL = 64
+"""Bytes of a serialised constant up to which it is compared. Our own choice: axes and counts take less."""
 
 
 class Renumbered(Protocol):
@@ -50,6 +56,22 @@ class Surroundings:
     readers: Readers
     constants: Constants = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
+    def likeness(self) -> Sequence[int]:
+        """Node to a number that is the same for nodes of one op with the same types and ports, and, if they are constants, the same value."""
+        numbers: dict[Any, int] = {}
+        of_kind = [
+            numbers.setdefault((kind.op, id(kind.layout), *kind.types, _value(number, kind) if kind.op == "Const" else None), len(numbers))
+            for number, kind in enumerate(self.body.kinds.table)
+        ]
+        return [*map(of_kind.__getitem__, self.body.kind_of)]
+
+
+def _value(number: int, kind: Kind) -> object:
+    """Returns what is the same for the kinds of one constant, which differ in how their attributes are ordered."""
+    tensor = kind.proto.attr["value"].tensor  # type: ignore[union-attr]
+    return tensor.SerializeToString() if tensor.ByteSize() <= SMALL else number
+
 
 class Repeats(Generic[Found]):
     """What was found around tensors of one body."""
@@ -67,7 +89,7 @@ class Repeats(Generic[Found]):
           key: equal for those starts for which `look` does the same, as long as it sees the same.
           look: finds something in the surroundings that it is given.
         """
-        known = self._known.setdefault((data[1], key), [])
+        known = self._known.setdefault((data[1], len(self._around.readers[data[0]]), key), [])
         for spelling in known:
             nodes = spelling.nodes_at(data[0], self._around)
             if nodes is not None:
@@ -82,11 +104,11 @@ class Repeats(Generic[Found]):
 class _Noted:
     """A column of a body that notes of which nodes it was asked."""
 
-    def __init__(self, column: Any, asked: dict[Any, None], mark: tuple[str, ...] = ()) -> None:
-        self._column, self._asked, self._mark = column, asked, mark
+    def __init__(self, column: Any, asked: dict[Any, None], way: str = "") -> None:
+        self._column, self._asked, self._way = column, asked, way
 
     def __getitem__(self, node: int) -> Any:
-        self._asked[(*self._mark, node) if self._mark else node] = None
+        self._asked[(self._way, node) if self._way else node] = None
         return self._column[node]
 
 
@@ -111,7 +133,7 @@ class _Notes:
     Attributes:
       around: the surroundings.
       surroundings: the same, but what is looked at in them is noted.
-      kinds: the nodes whose op, types or value were looked at.
+      kinds: the nodes whose op, types, layout or value were looked at.
       ways: of which nodes it was asked what they read, or who reads them, in the order in which that was.
       sizes: the shapes that were looked at.
     """
@@ -119,10 +141,28 @@ class _Notes:
     def __init__(self, around: Surroundings) -> None:
         body = around.body
         self.around, self.kinds, self.ways, self.sizes = around, dict[int, None](), dict[tuple[str, int], None](), _NotedSizes(around.sizes)
-        columns: dict[str, Any] = {name: _Noted(getattr(body, name), self.kinds) for name in ("ops", "types", "layouts", "protos")}
-        watched = Body(body.name, inputs=_Noted(body.inputs, self.ways, (INPUTS,)), **columns)  # type: ignore[arg-type]  # and no other column
-        readers: Any = _Noted(around.readers, self.ways, (READERS,))
+        columns: dict[str, Any] = {name: _Noted(getattr(body, name), self.kinds) for name in ("ops", "types", "layouts", "kind_of", "protos")}
+        watched = Body(body.name, inputs=_Noted(body.inputs, self.ways, INPUTS), **columns)  # type: ignore[arg-type]  # and no other column
+        readers: Any = _Noted(around.readers, self.ways, READERS)
         self.surroundings = Surroundings(watched, self.sizes, readers, around.constants)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Edges:
+    """Edges one after the other: the nodes of all, and the ports of all."""
+
+    nodes: Sequence[int]
+    ports: Sequence[int]
+
+    @classmethod
+    def of(cls, edges: Iterable[Edge], number: Callable[[int], int]) -> _Edges:
+        """Returns `edges` with their nodes renumbered."""
+        listed = list(edges)
+        return cls([number(node) for node, _ in listed], [port for _, port in listed])
+
+    def at(self, nodes: Sequence[int]) -> list[Edge]:
+        """Returns the edges of a body whose nodes are `nodes`, by their numbers here."""
+        return [*zip(map(nodes.__getitem__, self.nodes), self.ports)]  # noqa: B905  (one port a node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,90 +173,77 @@ class _Spelling(Generic[Found]):
       steps: for each node but the start where it was come across: whether that is among the readers of a node or among what it reads, that node, its output if
         it is among the readers, and at which place.
       order: the nodes that were come across as readers, in the order of their numbers in the body: it tells which of them is looked at first.
-      asked: the nodes whose kind was looked at.
-      ops, layouts, types: of those.
-      constants: those whose values are known, and these.
-      reading: the nodes of which it was asked what they read.
-      read: that, one after the other.
-      lengths: of how many readers each output is of the nodes of which it was asked who reads them.
-      read_by: those nodes.
-      readers: their readers, one after the other.
-      sized: the tensors whose shapes were looked at.
-      shapes: of those.
+      asked, likeness: the nodes whose kind was looked at, and what these are like.
+      reading, read: the nodes of which it was asked what they read, and all that.
+      read_by, counts, readers: the nodes of which it was asked who reads them, how many read each of their outputs, and all those.
+      sized, shapes: the tensors whose shapes were looked at, and these.
       found: what was found, if anything was.
     """
 
     steps: Sequence[tuple[bool, int, int, int]]
     order: Sequence[int]
     asked: Sequence[int]
-    ops: Sequence[str]
-    layouts: Sequence[Any]
-    types: Sequence[Sequence[int]]
-    constants: Sequence[tuple[int, Any]]
+    likeness: Sequence[int]
     reading: Sequence[int]
-    read: Sequence[Edge]
-    lengths: Sequence[Sequence[int]]
+    read: _Edges
     read_by: Sequence[int]
-    readers: Sequence[Edge]
-    sized: Sequence[Edge]
+    counts: Sequence[int]
+    readers: _Edges
+    sized: _Edges
     shapes: Sequence[Shape]
     found: Found | None
 
     @classmethod
     def of(cls, notes: _Notes, start: int, found: Found | None) -> _Spelling[Found]:
-        around = notes.around
-        body, readers = around.body, around.readers
-        number, steps, after = {start: 0}, [], {}
+        """Returns what was noted when `found` was found around an output of the node `start`."""
+        inputs, readers = notes.around.body.inputs, notes.around.readers
+        number, steps, after = {start: 0}, [], set()
         for way, node in notes.ways:
-            for port, edges in enumerate(readers[node] if way == READERS else [body.inputs[node]]):
+            for port, edges in enumerate(readers[node] if way == READERS else [inputs[node]]):
                 for place, (other, _) in enumerate(edges):
                     if other not in number:
                         number[other] = len(number)
                         steps.append((way == READERS, number[node], port, place))
                     if way == READERS:
-                        after[other] = number[other]
-        reading = [node for way, node in notes.ways if way == INPUTS]
-        read_by = [node for way, node in notes.ways if way == READERS]
+                        after.add(other)
         local = number.__getitem__
+        reading, read_by = ([node for one, node in notes.ways if one == way] for way in (INPUTS, READERS))
         return cls(
-            steps,
-            [after[node] for node in sorted(after)],
-            [*map(local, notes.kinds)],
-            [body.ops[node] for node in notes.kinds],
-            [body.layouts[node] for node in notes.kinds],
-            [body.types[node] for node in notes.kinds],
-            [(local(node), around.constants[node]) for node in notes.kinds if node in around.constants],
-            [*map(local, reading)],
-            [(local(source), port) for node in reading for source, port in body.inputs[node]],
-            [[*map(len, readers[node])] for node in read_by],
-            [*map(local, read_by)],
-            [(local(reader), port) for node in read_by for edges in readers[node] for reader, port in edges],
-            [(local(node), port) for node, port in notes.sizes.asked],
-            [*notes.sizes.asked.values()],
-            found.renumbered(local) if found is not None else None,
+            steps=steps,
+            order=[*map(local, sorted(after))],
+            asked=[*map(local, notes.kinds)],
+            likeness=[notes.around.likeness[node] for node in notes.kinds],
+            reading=[*map(local, reading)],
+            read=_Edges.of(_all(inputs[node] for node in reading), local),
+            read_by=[*map(local, read_by)],
+            counts=[len(edges) for node in read_by for edges in readers[node]],
+            readers=_Edges.of(_all(edges for node in read_by for edges in readers[node]), local),
+            sized=_Edges.of(notes.sizes.asked, local),
+            shapes=[*notes.sizes.asked.values()],
+            found=found.renumbered(local) if found is not None else None,
         )
 
     def nodes_at(self, start: int, around: Surroundings) -> Sequence[int] | None:
-        """Returns the nodes of a body, in the order of this spelling, if what was looked at is the same from `start`; else None."""
-        body, readers = around.body, around.readers
-        nodes, inputs = [start], body.inputs
+        """Returns the nodes of a body, by their numbers here, if what was looked at is the same from the node `start`; else None."""
+        inputs, readers, likeness = around.body.inputs, around.readers, around.likeness
+        nodes = [start]
         try:
             for from_readers, node, port, place in self.steps:
                 nodes.append((readers[nodes[node]][port] if from_readers else inputs[nodes[node]])[place][0])
         except IndexError:
             return None
-        asked, after = [nodes[node] for node in self.asked], [nodes[node] for node in self.order]
-        beside = [readers[nodes[node]] for node in self.read_by]
+        node_of = nodes.__getitem__
+        after, read_by = [*map(node_of, self.order)], [*_all(map(readers.__getitem__, map(node_of, self.read_by)))]
         alike = (
-            [body.ops[node] for node in asked] == self.ops
-            and [[*map(len, one)] for one in beside] == self.lengths
-            and [(nodes[node], port) for node, port in self.readers] == [edge for one in beside for edges in one for edge in edges]
-            and [(nodes[node], port) for node, port in self.read] == [*itertools.chain.from_iterable(inputs[nodes[node]] for node in self.reading)]
+            [likeness[node_of(node)] for node in self.asked] == self.likeness
+            and [*map(len, read_by)] == self.counts
+            and [*_all(read_by)] == self.readers.at(nodes)
+            and [*_all(map(inputs.__getitem__, map(node_of, self.reading)))] == self.read.at(nodes)
             and len(set(nodes)) == len(nodes)
             and after == sorted(after)
-            and [body.types[node] for node in asked] == self.types
-            and [body.layouts[node] for node in asked] == self.layouts
-            and all(held(body, nodes[node], around.constants) is value for node, value in self.constants)
-            and [around.sizes.shape((nodes[node], port)) for node, port in self.sized] == self.shapes
+            and around.sizes.shapes(self.sized.at(nodes)) == self.shapes
         )
         return nodes if alike else None
+
+
+_all = itertools.chain.from_iterable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,6 +70,16 @@ class Sizes:
             shapes = self._known[node] = self._look_up(node)
         return shapes[port] if port < len(shapes) else None
 
+    def shapes(self, edges: Sequence[Edge]) -> list[Shape]:
+        """Returns the shapes of several tensors; those that are not known yet are looked up together, which takes half the time."""
+        body, known = self._union.body, self._known
+        missing = {node: None for node, _ in edges if node not in known and not (node in body.resized or node in body.made or body.protos[node] is None)}
+        for number, nodes in itertools.groupby(missing, self._union.instance_of):
+            graph, numbers = self._graph(number), list(nodes)
+            if graph is not None:
+                known.update(zip(numbers, tf_api.output_shapes_of(graph, [body.names[node] for node in numbers]), strict=True))
+        return [*map(self.shape, edges)]
+
     def elements(self, edge: Edge) -> int:
         """Returns how many elements the tensor has, at least 1, unknown dimensions estimated."""
         found = self._counted.get(edge)
@@ -92,11 +103,15 @@ class Sizes:
         body, (node, port) = self._union.body, edge
         return body.types[node][body.layouts[node].outputs[port]]
 
-    def _look_up(self, node: int) -> Sequence[Shape]:
-        number = self._union.instance_of(node)
+    def _graph(self, number: int) -> Any:
+        """Returns the Python graph of the instance `number`, if there is one."""
         if number not in self._graph_of:
             self._graph_of[number] = self._graphs(self._union.instances[number].function)
-        graph = self._graph_of[number]
+        return self._graph_of[number]
+
+    def _look_up(self, node: int) -> Sequence[Shape]:
+        number = self._union.instance_of(node)
+        graph = self._graph(number)
         if graph is None:
             return ()
         body, offset = self._union.body, self._union.offsets[number]
