@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfmp import tf_api
 from tfmp.colouring import passes, user_rules
-from tfmp.colouring.canvas import Rules
+from tfmp.colouring.rules import Rules
 from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.fusion.fuse import fuse
+from tfmp.graph.edges import Array
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.view import Body
 from tfmp.measured.naming import aliases
@@ -103,7 +106,7 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
         table = passes.with_user_rules(table)
     devices = [_devices(program, instance.function, settings) for instance in instances]
     counts = tuple(runs(program, instances))
-    weights = () if exact else _weights(program, instances)
+    weights = None if exact else _weights(program, instances)
     together = _apart(program, instances) if exact else [unite(program, instances)]
     colourings = tuple(
         passes.colour(
@@ -170,18 +173,17 @@ def _apart(program: Program, instances: Iterable[Instance]) -> list[Union]:
     return [Union(body, (0,), (Instance(0, body.name, {}),), (), ()) for body in bodies]
 
 
-def _weights(program: Program, instances: Sequence[Instance]) -> list[int]:
+def _weights(program: Program, instances: Sequence[Instance]) -> Array:
     """Returns how often each node of the instances, one after the other, is taken to run: not at all if TensorFlow prunes it."""
-    weights: list[int] = []
-    dead = {name: dead_nodes(body) for name, body in program.bodies.items()}
+    found = []
     for instance, count in zip(instances, runs(program, instances, UNTOLD_STEPS), strict=True):
-        start = len(weights)
-        weights += [count] * len(program.bodies[instance.function])
-        for node, depth in frames(program.bodies[instance.function]).items():
-            weights[start + node] *= UNTOLD_STEPS**depth
-        for node in dead[instance.function]:
-            weights[start + node] = 0
-    return weights
+        body = program.bodies[instance.function]
+        weights = np.full(len(body), float(count))
+        for node, depth in frames(body).items():
+            weights[node] *= UNTOLD_STEPS**depth
+        weights[list(dead_nodes(body))] = 0
+        found.append(weights)
+    return np.concatenate(found)
 
 
 def _label(function: str, taken: Mapping[str, object]) -> str:

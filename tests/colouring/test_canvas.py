@@ -6,7 +6,8 @@ import pytest
 
 from tests.graph_text import parse
 from tfmp import oplists
-from tfmp.colouring.canvas import Canvas, Rules
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.rules import Rules
 from tfmp.dtypes import FLOAT16
 from tfmp.oplists import OpLists
 from tfmp.program.program import from_graph
@@ -95,4 +96,4 @@ def test_vertices_of_a_list_come_in_order() -> None:
     paint = canvas(X + "m = MatMul(x, x)\nr = Relu(m)\ns = Softmax(r)\nn = MatMul(s, s)\n")
     assert paint.on_lists({"allow"}) == [1, 4]
     assert paint.on_lists({"infer", "clear"}) == [2, 3]
-    assert paint.processable_allow_ops() == [1, 4]
+    assert paint.processable_allow_ops().tolist() == [1, 4]

@@ -14,7 +14,7 @@ from tests.graph_text import parse
 from tfmp import colouring, engine
 from tfmp.colouring.reasons import WORDS, Decision
 
-PAINTERS = {"explain", "keep", "leave", "paint_allow", "unpaint_allow", "paint_deny", "_keep_readers"}
+PAINTERS = {"keep", "keep_all", "leave", "leave_all", "paint_all", "paint_allow", "unpaint_allow", "paint_deny", "set_all_first", "_keep_readers"}
 WITHOUT_A_PASS = {"fixed type", "fetched", "unlisted", "nothing asked"}
 
 convert = functools.partial(engine.convert_graph_def, device="CPU")

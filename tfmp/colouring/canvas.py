@@ -2,75 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
+from tfmp.colouring.painted import Reasons, first_of_each
+from tfmp.colouring.rules import Devices, Rules
 from tfmp.colouring.typegraph import TypeGraph
-from tfmp.colouring.user_rules import Wishes
-from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.edges import Array
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
-from tfmp.measured.rules import Measured
-from tfmp.oplists import ALLOW, CLEAR, DENY, INFER, OpLists
+from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
 
-_NUMBERS: dict[str | None, int] = {kind: number for number, kind in enumerate((None, ALLOW, DENY, INFER, CLEAR))}
-
-Devices = tuple[str, ...]
-"""The device types whose kernels must all exist: "GPU", "CPU", "XLA_CPU_JIT", "XLA_GPU_JIT"."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """What one colouring goes by.
-
-    Attributes:
-      format: the 16-bit type.
-      lists: op lists in force.
-      device: where nodes without a device run, and which nodes are converted: "GPU" or "CPU".
-      force: paint everything that may be forced (TensorFlow's UNSAFE_FORCE_ALL).
-      follow_handles: follow list handles that are elements of other lists, and optionals (TensorFlow's pass does neither).
-      fetches: names of nodes whose types must stay (`NodesToPreserve` in TensorFlow).
-      wishes: what the user's rules cover.
-      slow: op type to the reason why its 16-bit kernel is slow on `device`.
-      slow_filter: why depthwise convolutions with filters that cuDNN does not take are slow there; "" if they are not.
-      measured: the nodes that measured ranges keep in float32 or free.
-    """
-
-    format: FloatFormat
-    lists: OpLists
-    device: str
-    force: bool = False
-    follow_handles: bool = True
-    fetches: frozenset[str] = frozenset()
-    wishes: Wishes = Wishes()
-    slow: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    slow_filter: str = ""
-    measured: Measured = Measured()
-
-
-class Reason(NamedTuple):
-    """Why a vertex has its colour. A tuple, since there is one for most vertices.
-
-    Attributes:
-      rule: what decided, a key of `reasons.WORDS`.
-      cause: the vertex that brought it (the deny op upstream, the sibling in a tensor list), or -1.
-      detail: the user's rule, where one decided.
-    """
-
-    rule: str
-    cause: int = -1
-    detail: str = ""
+_LISTS = (None, ALLOW, DENY, INFER, CLEAR)
+_NUMBERS: dict[str | None, int] = {kind: number for number, kind in enumerate(_LISTS)}
 
 
 class Canvas:
@@ -87,11 +40,11 @@ class Canvas:
       kind: node to the list its op is on, or None.
       processable: node to whether its types may be changed at all (1) or not (0).
       weights: node to how often it runs in one run of the program (`weight`).
-      allow, deny: vertex to 1 if it has that colour.
+      allow, deny: vertex to 1 if it has that colour; `allowed` and `denied` are the same as arrays.
       reasons: vertex to the reason of its colour, for every vertex that some pass painted or kept.
     """
 
-    def __init__(self, union: Union, rules: Rules, devices: Sequence[Devices], graphs: Graphs = unknown, weights: Sequence[int] = ()) -> None:
+    def __init__(self, union: Union, rules: Rules, devices: Sequence[Devices], graphs: Graphs = unknown, weights: Array | None = None) -> None:
         """Starts with nothing painted.
 
         Args:
@@ -107,64 +60,79 @@ class Canvas:
         self.rules = rules
         self.sizes = Sizes(union, graphs)
         self.ranges = Ranges(body)
-        self._devices, self.weights = tuple(devices), weights or [1] * len(body)
-        self.kind = [rules.lists.kind_of.get(op) for op in body.ops]
+        self._devices, self.weights = tuple(devices), np.ones(len(body)) if weights is None else weights
+        self._lists = np.array([_NUMBERS[rules.lists.kind_of.get(kind.op)] for kind in body.kinds.table], np.uint8)[body.kind_array]
+        self.kind = list(map(_LISTS.__getitem__, self._lists.tolist()))
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
         self.deny = bytearray(len(self.graph))
-        self.reasons: dict[int, Reason] = {}
+        self.reasons = Reasons(len(self.graph))
         for ends in union.ties:
             if not all(self.processable[node] for node, _ in ends):
                 node, slot = ends[0]
                 self.paint_deny(self.graph.stands_for[self.graph.first[node] + slot], "call")
-        self._lists = np.zeros(len(body), np.uint8)
-        for op, nodes in body.by_op.items():
-            self._lists[nodes] = _NUMBERS[rules.lists.kind_of.get(op)]
-        self._supports: dict[tuple[object, ...], bool] = {}
+        self._supports: dict[int, bool] = {}
 
     def _processable(self, body: Body) -> bytearray:
         """Not fetched, and on the device that is converted (`ShouldProcess` in TensorFlow); a node without a device runs on the target."""
         on_target = {device: self.rules.device.startswith(_device_type(device)) for device in set(body.devices)}
-        found = bytearray(on_target[device] for device in body.devices)
+        found = bytearray(map(on_target.__getitem__, body.devices))
         tied = {end[0] for tie in self.union.ties for end in tie} - self.union.fixed
-        untied = (node for node in body.pseudo_nodes if node not in tied)
+        pseudo = np.flatnonzero(body.kinds.which(lambda kind: kind.proto is None)[body.kind_array]).tolist()
+        untied = (node for node in pseudo if node not in tied)
         for node in (*untied, *(body.by_name[name] for name in self.rules.fetches if name in body.by_name)):
             found[node] = 0
         if not self.rules.follow_handles:
             # Bodies coloured apart keep their signatures, and so what calls them; TensorFlow's pass retypes While in bfloat16, and the result does not run.
-            for node, op in enumerate(body.ops):
-                if op in CALLING_OPS:
-                    found[node] = 0
+            for node in body.nodes_of(CALLING_OPS):
+                found[node] = 0
         return found
+
+    @functools.cached_property
+    def allowed(self) -> Array:
+        """`allow` as an array, which changes with it."""
+        return np.frombuffer(self.allow, bool)
+
+    @functools.cached_property
+    def denied(self) -> Array:
+        """`deny` as an array, which changes with it."""
+        return np.frombuffer(self.deny, bool)
+
+    @functools.cached_property
+    def may_change(self) -> Array:
+        """`processable` as an array, which changes with it."""
+        return np.frombuffer(self.processable, bool)
 
     def paint_allow(self, vertex: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Paints `vertex` allow; the first reason stays."""
         if not self.allow[vertex]:
             self.allow[vertex] = 1
-            self.reasons[vertex] = Reason(rule, cause, detail)
+            self.reasons.set(vertex, rule, cause, detail)
 
     def unpaint_allow(self, vertex: int, rule: str, cause: int = -1) -> None:
         """Takes allow off `vertex`."""
         if self.allow[vertex]:
             self.allow[vertex] = 0
-            self.reasons[vertex] = Reason(rule, cause)
+            self.reasons.set(vertex, rule, cause)
 
     def paint_deny(self, vertex: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Paints `vertex` deny; the first reason stays."""
         if not self.deny[vertex]:
             self.deny[vertex] = 1
-            self.reasons[vertex] = Reason(rule, cause, detail)
+            self.reasons.set(vertex, rule, cause, detail)
+
+    def paint_all(self, colour: Array, vertices: Array, rule: str, causes: Array | int = -1) -> None:
+        """Paints `vertices`, one after the other, the colour `allowed` or `denied`; `causes` has one for each, or one for all."""
+        vertices, positions = first_of_each(vertices)
+        new = ~colour[vertices]
+        colour[vertices] = True
+        self.reasons.set_all(vertices[new], rule, causes if isinstance(causes, int) else causes[positions][new])
 
     def put_on_list(self, nodes: Collection[int], kind: str | None) -> None:
         """Treats `nodes` from now on as if their ops were on the list `kind`, or on none."""
+        self._lists[list(nodes)] = _NUMBERS[kind]
         for node in nodes:
-            self.kind[node], self._lists[node] = kind, _NUMBERS[kind]
-
-    def explain(self, vertices: Iterable[int], rule: str) -> None:
-        """Gives each of `vertices` a reason for staying float32, unless it has one."""
-        reason = Reason(rule)
-        for vertex in vertices:
-            self.reasons.setdefault(vertex, reason)
+            self.kind[node] = kind
 
     def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
@@ -173,12 +141,30 @@ class Canvas:
             if self.is_float32(vertex):
                 self.paint_deny(self.graph.stands_for[vertex], rule, cause, detail)
 
+    def keep_all(self, nodes: Array, rule: str, causes: Array) -> None:
+        """Keeps `nodes`, one after the other; `causes` has one for each."""
+        self.may_change[nodes] = False
+        vertices, causes = self._float32_of(nodes, causes)
+        self.paint_all(self.denied, self.graph.stand_ins[vertices], rule, causes)
+
     def leave(self, node: int, rule: str, cause: int = -1) -> None:
         """Takes `node` out of what may be changed, but denies nothing: what reads it may still be 16 bit."""
         self.processable[node] = 0
         for vertex in self.graph.vertices(node):
             if self.is_float32(vertex):
-                self.reasons.setdefault(vertex, Reason(rule, cause))
+                self.reasons.set_first(vertex, rule, cause)
+
+    def leave_all(self, nodes: Array, rule: str, causes: Array) -> None:
+        """Leaves `nodes`, one after the other; `causes` has one for each."""
+        self.may_change[nodes] = False
+        vertices, causes = self._float32_of(nodes, causes)
+        self.reasons.set_all_first(vertices, rule, causes)
+
+    def _float32_of(self, nodes: Array, causes: Array) -> tuple[Array, Array]:
+        """Returns the float32 vertices of `nodes`, and for each the cause that comes with its node."""
+        vertices, position = self.graph.vertices_of(nodes)
+        is_float32 = self.graph.is_float32[vertices]
+        return vertices[is_float32], causes[position[is_float32]]
 
     def is_float32(self, vertex: int) -> bool:
         """Returns whether the type of `vertex` is float32: only those are ever changed."""
@@ -192,14 +178,19 @@ class Canvas:
         """Returns the device types whose kernels must exist for `node`."""
         return self._devices[self.union.instance_of(node) if len(self._devices) > 1 else 0]
 
-    def weight(self, node: int) -> int:
+    def weight(self, node: int) -> float:
         """Returns how often `node` runs in one run of the program, as far as the graph tells; 0 if TensorFlow prunes it."""
-        return self.weights[node]
+        return float(self.weights[node])
 
     @functools.cached_property
     def clear(self) -> bytearray:
         """Vertex to 1 if `kind_at` is "clear": asked at every step of the longest walks."""
-        return bytearray((self.are_on({CLEAR}) | self.graph.flags(self.graph.tied)).tobytes())
+        return bytearray(self.kinds_at({CLEAR}))
+
+    def kinds_at(self, kinds: Collection[str]) -> Array:
+        """Returns vertex to whether `kind_at` is one of `kinds`."""
+        on_lists, is_tied = self.are_on(kinds), self.graph.is_tied
+        return on_lists | is_tied if CLEAR in kinds else on_lists & ~is_tied
 
     def are_on(self, kinds: Iterable[str]) -> Array:
         """Returns vertex to whether the op of its node is on one of the lists `kinds`."""
@@ -211,9 +202,9 @@ class Canvas:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""
         return np.flatnonzero(self.are_on(kinds)).tolist()
 
-    def processable_allow_ops(self) -> list[int]:
-        """Returns the vertices of every allowlist node that may be changed."""
-        return [v for v in self.on_lists({ALLOW}) if self.processable[self.graph.node_of[v]]]
+    def processable_allow_ops(self) -> Array:
+        """Returns the vertices of every allowlist node that may be changed, in vertex order."""
+        return np.flatnonzero(self.are_on({ALLOW}) & self.may_change[self.graph.nodes])
 
     def schema(self, vertex: int) -> OpSchema | None:
         """Returns the schema of the op of `vertex`; None for pseudo nodes and for calls of library functions by op name."""
@@ -236,19 +227,32 @@ class Canvas:
 
     def supports(self, vertex: int) -> bool:
         """Returns whether the op definition lets `vertex` be 16 bit and kernels for that exist on every device that runs it (`SupportsF16`)."""
-        if vertex in self.graph.tied:
-            return True
-        node = self.graph.node_of[vertex]
-        body, devices = self.graph.body, self.devices(node)
-        number = vertex - self.graph.first[node]
-        key = (body.ops[node], id(body.layouts[node]), number, tuple(body.types[node]), devices)  # alike nodes share a layout
-        known = self._supports.get(key)
+        sort = int(self.sorts[vertex])
+        known = self._supports.get(sort)
         if known is None:
-            attr, index, _ = body.layouts[node].keys[number]
-            types, new = body.attr_types(node, {}), {self.rules.format.number}
-            changed = {**types, attr: frozenset(types[attr] | new if index >= 0 else new)} if attr else {}  # the other entries of a list keep their types
-            known = self._supports[key] = bool(attr) and self.supports_type(vertex) and _has_kernels(body.ops[node], changed, devices)
+            known = self._supports[sort] = vertex in self.graph.tied or (self.supports_type(vertex) and self._has_kernel_with(vertex))
         return known
+
+    def _has_kernel_with(self, vertex: int) -> bool:
+        """Returns whether there are kernels for `vertex` in 16 bit; the other entries of a list keep their types."""
+        body, node = self.graph.body, self.graph.node_of[vertex]
+        attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
+        types, new = body.attr_types(node, {}), {self.rules.format.number}
+        return bool(attr) and _has_kernels(body.ops[node], {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}, self.devices(node))
+
+    @functools.cached_property
+    def sorts(self) -> Array:
+        """Vertex to a number that is the same for the same slot of nodes of one kind on the same devices; all that are tied have one of their own."""
+        graph, different = self.graph, list(dict.fromkeys(self._devices))
+        of_instance = np.array([different.index(devices) for devices in self._devices])
+        lengths = np.diff(np.append(self.union.offsets, len(graph.body)))
+        on = np.repeat(of_instance, lengths) if len(different) > 1 else np.zeros(len(graph.body), np.int32)
+        return np.where(graph.is_tied, -1, graph.sort * len(different) + on[graph.nodes])
+
+    def told(self, question: Callable[[int], bool], vertices: Array) -> Array:
+        """Returns what `question` answers to each of `vertices`, asked once for all of one sort: as `supports` and `supports_type` may be."""
+        _, first, sort = np.unique(self.sorts[vertices], return_index=True, return_inverse=True)
+        return np.array([question(vertex) for vertex in vertices[first].tolist()], bool)[sort]
 
     def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:
         """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device that runs it."""

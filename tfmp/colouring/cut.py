@@ -17,7 +17,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import Clusters, loop_edges
 from tfmp.colouring.network import Network
 from tfmp.colouring.spread import reads_reference_variable
-from tfmp.graph.edges import Array, reachable
+from tfmp.graph.edges import Array
 from tfmp.oplists import CLEAR, INFER
 
 
@@ -30,39 +30,38 @@ def cut_casts(canvas: Canvas, lists: Clusters) -> None:
         return  # nothing asks for 16 bit
     together = [*lists, *([vertex, *merges] for vertex, merges in edges)]
     free = _free(canvas, lists, together)
-    network = Network(canvas, free, together)
-    for vertex in network.sixteen():
-        canvas.paint_allow(vertex, "cheapest in 16 bit")
-    canvas.explain((vertex for vertex in free if not canvas.allow[vertex]), "cheapest in float32")
+    canvas.paint_all(canvas.allowed, Network(canvas, free, together).sixteen(), "cheapest in 16 bit")
+    canvas.reasons.set_all_first(free[~canvas.allowed[free]], "cheapest in float32")
 
 
-def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> list[int]:
+def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Array:
     """Returns the vertices that may go either way; adds to `together` those of a node that has kernels only if all of them change."""
     graph = canvas.graph
-    possible, tied = _possible(canvas, lists, together), graph.flags(graph.tied)
-    waits = possible & canvas.are_on({INFER}) & ~tied
-    starts = np.frombuffer(canvas.allow, bool) | (possible & graph.flags(_beside_products(canvas)))
-    reached = reachable(graph.arrows, starts, possible)
-    expanding = list(dangers.expansions(canvas, np.nonzero(waits & ~reached)[0].tolist()))
+    possible = _possible(canvas, lists, together)
+    waits = possible & canvas.kinds_at({INFER})
+    starts = canvas.allowed | (possible & graph.flags(_beside_products(canvas)))
+    reached = graph.fanout.reached(starts, possible)
+    expanding = list(dangers.expansions(canvas, np.flatnonzero(waits & ~reached).tolist()))
     if expanding:
-        reached = reachable(graph.arrows, starts | graph.flags(expanding), possible)
-    return np.nonzero(possible & (reached | ~waits))[0].tolist()
+        reached = graph.fanout.reached(starts | graph.flags(expanding), possible)
+    return np.flatnonzero(possible & (reached | ~waits))
 
 
 def _possible(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Array:
     """Returns vertex to whether it may change at all, for those that nothing has decided yet."""
     graph, body = canvas.graph, canvas.graph.body
-    loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
-    casts = (v for node in body.nodes_of(["Cast"]) if body.types[node][0] != canvas.rules.format.number for v in graph.vertices(node))
-    candidates = _may_change(canvas) & (canvas.are_on({CLEAR, INFER}) | graph.flags((*graph.tied, *casts)))
+    casts = body.kinds.which(lambda kind: kind.op == "Cast" and kind.types[0] != canvas.rules.format.number)[body.kind_array]
+    candidates = np.flatnonzero(_undecided(canvas) & (canvas.kinds_at({CLEAR, INFER}) | casts[graph.nodes]))
+    if body.nodes_of(["Variable", "VariableV2"]):
+        loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}
+        kept = [vertex not in loops and reads_reference_variable(canvas, graph.node_of[vertex]) for vertex in candidates.tolist()]
+        candidates = candidates[~np.array(kept, bool)]
     possible = np.zeros(len(graph), bool)
+    possible[candidates] = canvas.told(canvas.supports, candidates)
+    others = candidates[~possible[candidates]]
     unsupported: dict[int, list[int]] = {}
-    has_references = bool(body.nodes_of(["Variable", "VariableV2"]))
-    for vertex in np.nonzero(candidates)[0].tolist():
-        if not has_references or vertex in loops or not reads_reference_variable(canvas, graph.node_of[vertex]):
-            possible[vertex] = canvas.supports(vertex)
-            if not possible[vertex] and canvas.supports_type(vertex):
-                unsupported.setdefault(graph.node_of[vertex], []).append(vertex)
+    for vertex in others[canvas.told(canvas.supports_type, others)].tolist():
+        unsupported.setdefault(graph.node_of[vertex], []).append(vertex)
     for node, vertices in unsupported.items():
         if len(vertices) > 1 and canvas.kernels_exist(node, [vertex - graph.first[node] for vertex in vertices]):
             together.append(vertices)
@@ -72,12 +71,11 @@ def _possible(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Arr
     return possible
 
 
-def _may_change(canvas: Canvas) -> Array:
+def _undecided(canvas: Canvas) -> Array:
     """Returns vertex to whether it is float32, undecided, and of a node that may be changed or of several that are tied."""
     graph = canvas.graph
-    decided = np.frombuffer(canvas.deny, bool) | np.frombuffer(canvas.allow, bool)
-    alone = np.frombuffer(canvas.processable, bool)[graph.nodes] & (np.array(graph.stands_for) == np.arange(len(graph)))
-    return graph.is_float32 & ~decided & (alone | graph.flags(graph.tied))
+    alone = canvas.may_change[graph.nodes] & (graph.stand_ins == np.arange(len(graph)))
+    return graph.is_float32 & ~(canvas.denied | canvas.allowed) & (alone | graph.is_tied)
 
 
 def _beside_products(canvas: Canvas) -> Iterator[int]:

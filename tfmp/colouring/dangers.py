@@ -16,7 +16,6 @@ import numpy as np
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import ROOTS
 from tfmp.colouring.spread import SPREADING
-from tfmp.graph.edges import reachable
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 
 STATISTIC = 8
@@ -42,8 +41,7 @@ def spread_danger(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
     _free_forgotten_squares(canvas)
     graph = canvas.graph
-    sources, readers = graph.arrows
-    before_danger = reachable((readers, sources), canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool)).tobytes()
+    before_danger = graph.fanin.reached(canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool)).tobytes()
     dangers: dict[int, Danger] = {}
     todo: list[tuple[int, int]] = []
 
@@ -52,8 +50,8 @@ def spread_danger(canvas: Canvas) -> None:
             dangers[vertex] = danger
             todo.append((vertex, origin))
 
-    for vertex, reason in list(canvas.reasons.items()):
-        if reason.rule in SPREADING and canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
+    for vertex in canvas.reasons.of_rules(SPREADING):
+        if canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
             node = graph.node_of[vertex]
             is_small_enough = graph.body.ops[node] in ROOTS and _fits(canvas, canvas.ranges.of((node, 0)))  # the root of an epsilon, not the epsilon
             mark(vertex, vertex, Danger.NONE if is_small_enough or graph.body.ops[node] in FORGETTING else Danger.RANGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfmp.colouring.canvas import Canvas
-from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, is_exact
+from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, answer, holds_exactly
 from tfmp.colouring.typegraph import reach
 from tfmp.graph.schema import Slot
 from tfmp.oplists import CLEAR, INFER
@@ -27,7 +27,7 @@ def keep_fine_decisions(canvas: Canvas) -> None:
             starts = [graph.stands_for[v] for v in graph.vertices(node) if canvas.is_float32(v)]
             onwards = Filtered(graph.fanin, lambda v, own=node: graph.node_of[v] == own or graph.op(v) in CARRIERS)  # type: ignore[misc]
             for vertex, origin in reach(starts, (onwards,), lambda v: graph.op(v) == "Const" or graph.op(v) in CARRIERS):
-                if graph.op(vertex) == "Const" and not is_exact(body.protos[graph.node_of[vertex]], canvas.rules.format):
+                if graph.op(vertex) == "Const" and not answer(holds_exactly, body.protos[graph.node_of[vertex]], canvas.rules.format):
                     canvas.leave(node, "decides by a constant", vertex if origin != vertex else -1)
                     break
 

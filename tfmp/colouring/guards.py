@@ -13,9 +13,10 @@ import numpy as np
 
 from tfmp import tf_api
 from tfmp.colouring.canvas import Canvas
-from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.errors import GraphError
+from tfmp.graph.edges import Array
+from tfmp.graph.kinds import Kind
 from tfmp.graph.schema import Slot
 from tfmp.oplists import ALLOW
 from tfmp.program.calls import CALLING_OPS
@@ -94,14 +95,17 @@ def keep_loop_sums(canvas: Canvas) -> None:
 
 def keep_ops_without_kernel(canvas: Canvas) -> None:
     """Keeps allowlist nodes in float32 that no 16-bit kernel can run on a device that will run them (TensorFlow's pass does not ask for those)."""
-    for node in dict.fromkeys(canvas.graph.node_of[vertex] for vertex in canvas.on_lists({ALLOW})):
-        if canvas.processable[node]:
-            first = canvas.graph.first[node]
-            changed = {v - first for v in canvas.graph.vertices(node) if canvas.is_float32(v) and canvas.supports_type(v)}
-            if not changed:
-                canvas.keep(node, "no 16-bit form")
-            elif not canvas.kernels_exist(node, changed):
-                canvas.keep(node, "no kernel")
+    graph = canvas.graph
+    known: dict[bytes, tuple[bool, bool]] = {}
+    for node in np.unique(graph.nodes[canvas.are_on({ALLOW}) & canvas.may_change[graph.nodes]]).tolist():
+        vertices = graph.vertices(node)
+        sorts = canvas.sorts[vertices.start : vertices.stop].tobytes()
+        if sorts not in known:
+            changed = [number for number, v in enumerate(vertices) if canvas.is_float32(v) and canvas.supports_type(v)]
+            known[sorts] = bool(changed), canvas.kernels_exist(node, changed)
+        has_form, has_kernel = known[sorts]
+        if not (has_form and has_kernel):
+            canvas.keep(node, "no kernel" if has_form else "no 16-bit form")
 
 
 def keep_constant_readers(canvas: Canvas) -> None:
@@ -109,26 +113,29 @@ def keep_constant_readers(canvas: Canvas) -> None:
 
     Examples for float16: an attention mask of -1e9, an epsilon of 1e-12, a clip bound of 1 - 1e-6.
     """
-    graph, body = canvas.graph, canvas.graph.body
-    constants = [node for node in body.nodes_of(["Const"]) if body.types[node] == [DT_FLOAT]]
-    starts = [graph.first[node] for node in constants if _constant_rounds_badly(body.protos[node], canvas.rules.format)]
-    _keep_readers(canvas, starts, "constant out of range", exempt=())
-    kept = [vertex for vertex, reason in canvas.reasons.items() if reason.rule == "constant out of range"]
-    for vertex, origin in reach(kept, (graph.fanout,), lambda v: graph.op(v) in ROOTS and canvas.is_float32(v)):
-        canvas.keep(graph.node_of[vertex], "constant out of range", origin)
-    beyond = [v for v in starts if overflows(_value(body.protos[graph.node_of[v]]), canvas.rules.format)]
-    _keep_products(canvas, beyond)
+    graph = canvas.graph
+    _keep_readers(canvas, _constants(canvas, rounds_badly), "constant out of range", exempt=())
+    kept = np.array(canvas.reasons.of_rules({"constant out of range"}), np.int32)
+    found, origins = graph.fanout.walk(kept, graph.are_of(ROOTS) & graph.is_float32)
+    canvas.keep_all(graph.nodes[found], "constant out of range", origins)
+    _keep_products(canvas, _constants(canvas, overflows))
 
 
-def _keep_products(canvas: Canvas, beyond: list[int]) -> None:
+def _constants(canvas: Canvas, question: Question) -> Array:
+    """Returns the vertices of those float32 constants of which the answer to `question` is yes."""
+    body, target = canvas.graph.body, canvas.rules.format
+    asked = body.kinds.which(lambda kind: kind.op == "Const" and kind.types == [DT_FLOAT] and answer(question, kind.proto, target))
+    return canvas.graph.first_array[asked[body.kind_array]]
+
+
+def _keep_products(canvas: Canvas, beyond: Array) -> None:
     """Keeps allowlist ops in float32 that read something made of the constants `beyond` by adding and multiplying: what is as large as those becomes
     infinite in 16 bit. (A mask of -1e9 mostly ends in a softmax, which hands on nothing of it.)
     """
-    graph, origins = canvas.graph, frozenset(beyond)
-    onwards = Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS or graph.op(v) in GROWING)
-    for vertex, origin in reach(beyond, (onwards,), canvas.is_float32):
-        if canvas.kind_at(vertex) == ALLOW:
-            canvas.keep(graph.node_of[vertex], "constant out of range", origin)
+    graph = canvas.graph
+    found, origins = graph.fanout.walk(beyond, graph.is_float32, graph.flags(beyond) | graph.are_of(CARRIERS | GROWING))
+    are_products = canvas.kinds_at({ALLOW})[found]
+    canvas.keep_all(graph.nodes[found[are_products]], "constant out of range", origins[are_products])
 
 
 def keep_integer_readers(canvas: Canvas) -> None:
@@ -143,31 +150,32 @@ def keep_integer_sources(canvas: Canvas) -> None:
     """Keeps in float32 what only hands values on to a cast that makes integers of them (ids and labels that travel as floats)."""
     graph = canvas.graph
     starts = _ends_opposite_integers(canvas, Slot("SrcT"), Slot("DstT"))
-    for vertex, origin in reach(starts, (graph.fanin,), lambda v: canvas.is_float32(v) and graph.op(v) in CARRIERS):
-        if vertex != origin:
-            canvas.leave(graph.node_of[vertex], "integer for a cast", origin)
+    found, origins = graph.fanin.walk(starts, graph.is_float32 & graph.are_of(CARRIERS))
+    canvas.leave_all(graph.nodes[found[found != origins]], "integer for a cast", origins[found != origins])
 
 
-def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> list[int]:
+def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> Array:
     """Returns the `near` end of each Cast where that is float32 and the `far` one integers that 16 bit may round."""
-    graph = canvas.graph
-    ends = ((graph.vertex(node, near), graph.vertex(node, far)) for node in graph.body.nodes_of(["Cast"]))
-    return [n for n, f in ends if n is not None and f is not None and canvas.is_float32(n) and _may_be_inexact(graph.dtype[f], canvas.rules.format)]
+    graph, body, target = canvas.graph, canvas.graph.body, canvas.rules.format
+
+    def is_meant(kind: Kind) -> bool:
+        return kind.op == "Cast" and kind.type_of(near) == DT_FLOAT and _may_be_inexact(kind.type_of(far), target)
+
+    nodes = np.flatnonzero(body.kinds.which(is_meant)[body.kind_array])
+    return graph.stand_ins[graph.first_array[nodes] + (body.layouts[nodes[0]].number[near] if len(nodes) else 0)]
 
 
 def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
     return dtype in INTEGERS and LARGEST_INTEGER.get(dtype, 2**31) > target.largest_integer
 
 
-def _keep_readers(canvas: Canvas, starts: list[int], rule: str, exempt: tuple[str, ...]) -> None:
+def _keep_readers(canvas: Canvas, starts: Array, rule: str, exempt: tuple[str, ...]) -> None:
     """Keeps the nodes that read `starts`, also through carriers, unless their op is on an `exempt` list."""
-    graph, origins = canvas.graph, frozenset(starts)
-    if not origins:
-        return
-    onwards = Filtered(graph.fanout, lambda v: v in origins or graph.op(v) in CARRIERS)
-    for vertex, origin in reach(starts, (onwards,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) not in exempt):
-        if vertex not in origins:
-            canvas.keep(graph.node_of[vertex], rule, origin)
+    graph = canvas.graph
+    is_start = graph.flags(starts)
+    found, origins = graph.fanout.walk(starts, graph.is_float32 & ~canvas.kinds_at(exempt), is_start | graph.are_of(CARRIERS))
+    others = ~is_start[found]
+    canvas.keep_all(graph.nodes[found[others]], rule, origins[others])
 
 
 class Filtered(Sequence[Sequence[int]]):
@@ -191,15 +199,16 @@ def keep_weight_updates(canvas: Canvas) -> None:
     nothing. What only hands a variable's value on to that arithmetic (a slice, a transposition) is left in float32 as well.
     """
     graph, body = canvas.graph, canvas.graph.body
-    writes = [v for node in body.nodes_of(op for op in body.by_op if op.startswith(WRITE_STEMS)) for v in graph.vertices(node) if canvas.is_float32(v)]
-    elementwise = (graph.are_of(ELEMENTWISE) & graph.is_float32).tobytes()  # asked at every step of a long walk
-    update = [(vertex, origin) for vertex, origin in reach(writes, (graph.fanin,), elementwise.__getitem__) if elementwise[vertex]]
-    for vertex, origin in update:
-        canvas.keep(graph.node_of[vertex], "weight update", origin)
-    reads = [v for node in body.nodes_of(READS if update else ()) for v in graph.vertices(node) if canvas.is_float32(v)]
-    values = {vertex for vertex, origin in reach(reads, (graph.fanout,), lambda v: graph.op(v) in CARRIERS) if vertex != origin}
-    for vertex, origin in reach([vertex for vertex, _ in update], (graph.fanin,), values.__contains__):
-        canvas.leave(graph.node_of[vertex], "weight update", origin)
+    writes = np.flatnonzero(graph.are_of([op for op in body.by_op if op.startswith(WRITE_STEMS)]) & graph.is_float32)
+    elementwise = graph.are_of(ELEMENTWISE) & graph.is_float32
+    found, origins = graph.fanin.walk(writes, elementwise)
+    update = found[elementwise[found]]
+    canvas.keep_all(graph.nodes[update], "weight update", origins[elementwise[found]])
+    if not len(update):
+        return
+    handed_on, sources = graph.fanout.walk(np.flatnonzero(graph.are_of(READS) & graph.is_float32), graph.are_of(CARRIERS))
+    found, origins = graph.fanin.walk(update, graph.flags(handed_on[handed_on != sources]))
+    canvas.leave_all(graph.nodes[found], "weight update", origins)
 
 
 def _tensor(node: tf_api.NodeDef | None) -> tf_api.TensorProto:
@@ -211,28 +220,24 @@ def _tensor(node: tf_api.NodeDef | None) -> tf_api.TensorProto:
     return value.tensor
 
 
-def _value(node: tf_api.NodeDef | None) -> np.ndarray:
-    return np.asarray(tf_api.read_tensor(_tensor(node)))
+SMALL = 64
+"""Bytes of a serialised tensor up to which answers are remembered: graphs have few different scalars, and the same ones."""
+
+Question = Callable[[np.ndarray, FloatFormat], bool]
+"""What may be asked about a value and a 16-bit type: `holds_exactly`, `overflows`, `rounds_badly`."""
 
 
-def _constant_rounds_badly(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+def answer(question: Question, node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
+    """Returns the answer to `question` about the value of a Const; raises `GraphError` if it has none that can be read."""
     tensor = _tensor(node)
     if tensor.ByteSize() > SMALL:
-        return rounds_badly(_value(node), target)
-    return _small_rounds_badly(tensor.SerializeToString(), target)
-
-
-def is_exact(node: tf_api.NodeDef | None, target: FloatFormat) -> bool:
-    """Returns whether the 16-bit type holds every element of a Const."""
-    tensor = _tensor(node)
-    if tensor.ByteSize() > SMALL:
-        return holds_exactly(_value(node), target)
-    return _smallis_exact(tensor.SerializeToString(), target)
+        return question(np.asarray(tf_api.read_tensor(tensor)), target)
+    return _answer(question, tensor.SerializeToString(), target)
 
 
 @functools.lru_cache(maxsize=4096)
-def _smallis_exact(tensor: bytes, target: FloatFormat) -> bool:
-    return holds_exactly(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
+def _answer(question: Question, tensor: bytes, target: FloatFormat) -> bool:
+    return question(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
 
 
 def holds_exactly(values: np.ndarray, target: FloatFormat) -> bool:
@@ -242,14 +247,6 @@ def holds_exactly(values: np.ndarray, target: FloatFormat) -> bool:
 
 LARGEST_WHOLE = 2.0**24
 """Beyond this float32 itself does not hold every whole number (24 bits of significand, IEEE 754)."""
-
-SMALL = 64
-"""Bytes of a serialised tensor up to which the answer is remembered: a graph has few different scalars, many times each."""
-
-
-@functools.lru_cache(maxsize=4096)
-def _small_rounds_badly(tensor: bytes, target: FloatFormat) -> bool:
-    return rounds_badly(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
 
 
 def overflows(values: np.ndarray, target: FloatFormat) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tfmp.colouring.canvas import Canvas
 
 
 def leave_replaced(canvas: Canvas) -> None:
     """Leaves what a kernel computes in its stead: TensorFlow prunes it."""
     replaced = canvas.graph.body.replaced
-    for node, kernel in replaced.items():
-        canvas.leave(node, "replaced by a kernel", canvas.graph.first[kernel])
     if replaced:
+        causes = np.array([canvas.graph.first[kernel] for kernel in replaced.values()])
+        canvas.leave_all(np.array(list(replaced)), "replaced by a kernel", causes)
         canvas.put_on_list(replaced, None)  # what they do, they do to nobody
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -13,7 +13,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
-from tfmp.graph.edges import Array, reachable
+from tfmp.graph.edges import Array
 
 SHARING = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",
@@ -50,8 +50,8 @@ def _backward(canvas: Canvas) -> Array:
     graph, body = canvas.graph, canvas.graph.body
     tape, v1 = BACKWARD_SCOPES
     named = np.fromiter((tape in name or v1 in name for name in body.names), bool, len(body))
-    (vertices,) = np.nonzero(named[graph.nodes] & ~graph.are_of(SHARING | {"Const"}))
-    return reachable(graph.arrows, graph.flags(map(graph.stands_for.__getitem__, vertices.tolist()) if graph.tied else vertices))
+    vertices = np.flatnonzero(named[graph.nodes] & ~graph.are_of(SHARING | {"Const"}))
+    return graph.fanout.reached(graph.flags(graph.stand_ins[vertices]))
 
 
 class Network:
@@ -60,16 +60,16 @@ class Network:
     Everything is worked out for all vertices, tensors or inputs at once, as arrays that are numbered as in `graph.edges`.
     """
 
-    def __init__(self, canvas: Canvas, free: Sequence[int], together: Sequence[Sequence[int]]) -> None:
+    def __init__(self, canvas: Canvas, free: Array, together: Sequence[Sequence[int]]) -> None:
         """Builds the network of the vertices `free`; those of each group in `together` get one colour, float32 unless all of them are free."""
-        self._canvas, self._free = canvas, np.array(free, np.int32)
+        self._canvas, self._free = canvas, free
         self._edges = canvas.graph.body.edges
         self._size = 2
         self._place = self._places(together)
         self._maker, self._reader = self._makers(), self._place[canvas.graph.read]
         self._arcs: list[tuple[Array, Array, Array]] = []
         self._implied = np.empty((0, 2), np.int32)
-        self._weight = np.array(canvas.weights, float)
+        self._weight = canvas.weights
         self._elements = np.zeros(len(self._maker))
         self._add_ops()
         self._add_tensors()
@@ -82,20 +82,24 @@ class Network:
         for members in _united(together):
             leader[members] = min(members)
             is_free[members] &= is_free[members].all()
-        places = np.where(np.frombuffer(self._canvas.allow, bool), SIXTEEN, FLOAT)
+        places = np.where(self._canvas.allowed, SIXTEEN, FLOAT)
         movable = self._free[is_free[self._free]]
         places[self._free] = FLOAT
         leaders, numbers = np.unique(leader[movable], return_inverse=True)
         places[movable] = self._new(len(leaders))[numbers]
-        return places[graph.stands_for] if graph.tied else places
+        return places[graph.stand_ins]
 
     def _makers(self) -> Array:
         """Returns tensor to where it comes from: what a Cast has made of a 16-bit tensor is that, to who wants 16 bit."""
         graph, target = self._canvas.graph, self._canvas.rules.format.number
         places = self._place[graph.made]
-        casts = [node for node in graph.body.nodes_of(["Cast"]) if graph.body.types[node][0] == target]
-        places[self._edges.first[casts]] = SIXTEEN
+        places[self._edges.first[self._casts(lambda types: types[0] == target)]] = SIXTEEN
         return places
+
+    def _casts(self, test: Callable[[list[int]], bool]) -> Array:
+        """Returns node to whether it is a Cast of whose types, from and to, `test` says yes."""
+        body = self._canvas.graph.body
+        return body.kinds.which(lambda kind: kind.op == "Cast" and test(kind.types))[body.kind_array]
 
     def _new(self, number: int) -> Array:
         """Returns so many new vertices of the network."""
@@ -108,11 +112,9 @@ class Network:
         counts = (starts != ends) & (ends != SIXTEEN) & (starts != FLOAT)
         self._arcs.append((starts[counts], ends[counts], capacities[counts]))
 
-    def _nodes_of(self, ops: Iterable[str]) -> Array:
+    def _nodes_of(self, ops: Collection[str]) -> Array:
         """Returns node to whether it is of one of these op types."""
-        found = np.zeros(len(self._canvas.graph.body), bool)
-        found[self._canvas.graph.body.nodes_of(ops)] = True
-        return found
+        return self._canvas.graph.nodes_are_of(ops)
 
     def _count(self, tensors: Array) -> None:
         """Looks up the elements of these tensors (a flag for each), unless they are known."""
@@ -123,11 +125,11 @@ class Network:
 
     def _add_ops(self) -> None:
         """Each free vertex costs, if it stays float32, the bytes that 16 bit would have saved."""
-        canvas, graph, body, edges = self._canvas, self._canvas.graph, self._canvas.graph.body, self._edges
+        canvas, graph, edges = self._canvas, self._canvas.graph, self._edges
         node_of = graph.nodes
         counts = np.zeros(len(graph), bool)
         counts[self._free] = self._place[self._free] != FLOAT
-        counts[list(graph.tied)] = False
+        counts &= ~graph.is_tied
         counts &= ~self._nodes_of(SHARING)[node_of] & (self._weight[node_of] != 0)
         tensors = counts[graph.made]
         tensors[edges.tensor[counts[graph.read]]] = True
@@ -138,8 +140,7 @@ class Network:
         read = np.bincount(graph.read, self._elements[edges.tensor], len(graph))[vertices]
         elements = made + np.where(self._nodes_of(LOOKUPS)[nodes], np.minimum(read, made), read)
         saved = elements * (WIDE - NARROW)
-        to_target = [node for node in body.nodes_of(["Cast"]) if body.types[node][1] == canvas.rules.format.number]
-        removes_a_cast = np.isin(nodes, to_target)
+        removes_a_cast = self._casts(lambda types: types[1] == canvas.rules.format.number)[nodes]
         saved[removes_a_cast] = elements[removes_a_cast] * (WIDE + NARROW) + PER_CAST
         on_lists = self._nodes_of(WRITERS | READERS)[nodes]  # what is on a list waits, and lists are what recurrent layers fill memory with
         saved[on_lists] += elements[on_lists] * (WIDE - NARROW) * SAVED + PER_CAST
@@ -162,12 +163,11 @@ class Network:
 
     def _imply(self, inputs: Array) -> None:
         """What decides by the last bit is 16 bit only if what it reads is; what a Cast makes of numbers that would be rounded, only if its readers are."""
-        body, edges = self._canvas.graph.body, self._edges
+        edges = self._edges
         source, maker, reader = edges.source[inputs], self._maker[edges.tensor[inputs]], self._reader[inputs]
         deciding = (reader > FLOAT) & self._nodes_of(DECIDING | {"Cast"})[edges.reader[inputs]] & ~self._nodes_of(["Const"])[source]
         exact = self._canvas.rules.format.largest_integer
-        casts = [node for node in body.nodes_of(["Cast"]) if LARGEST_INTEGER.get(body.types[node][0], math.inf) > exact]
-        rounding = (maker > FLOAT) & np.isin(source, casts)
+        rounding = (maker > FLOAT) & self._casts(lambda types: LARGEST_INTEGER.get(types[0], math.inf) > exact)[source]
         pairs = [np.stack([reader, maker], 1)[deciding], np.stack([maker, reader], 1)[rounding]]
         self._implied = np.unique(np.concatenate(pairs), axis=0)
 
@@ -214,11 +214,11 @@ class Network:
         self._connect(readers if downwards else hubs, hubs if downwards else readers, cost[read[shared]])
         return found, meeting
 
-    def sixteen(self) -> Sequence[int]:
+    def sixteen(self) -> Array:
         """Returns the free vertices on the 16-bit side."""
         starts, ends, capacities = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
         if not len(capacities):
-            return []
+            return self._free[:0]
         shape = (self._size, self._size)
         summed = csr_array(coo_array((capacities, (starts, ends)), shape=shape))  # adds up arcs between the same two
         scale = min(1.0, LARGEST_TOTAL / summed.data.sum())
@@ -230,7 +230,7 @@ class Network:
         reached = np.zeros(self._size, bool)
         reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True
         places = self._place[self._free]
-        return self._free[(places > FLOAT) & reached[places]].tolist()
+        return self._free[(places > FLOAT) & reached[places]]
 
 
 def _flags(numbers: Array, size: int) -> Array:

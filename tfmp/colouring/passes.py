@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tfmp.colouring import clusters, cut, dangers, decisions, guards, kernels, logarithms, masks, measured, slow, spread, squares, user_rules
-from tfmp.colouring.canvas import Canvas, Devices, Reason, Rules
+from tfmp.colouring.canvas import Canvas
+from tfmp.colouring.painted import Reason
+from tfmp.colouring.rules import Devices, Rules
 from tfmp.colouring.typegraph import TypeGraph
+from tfmp.graph.edges import Array
 from tfmp.graph.view import Body
 from tfmp.program.shapes import Graphs, unknown
 from tfmp.program.union import Union
@@ -107,7 +110,7 @@ class Colouring:
 
     graph: TypeGraph
     sixteen: bytes
-    reasons: dict[int, Reason]
+    reasons: Mapping[int, Reason]
     kinds: tuple[str | None, ...]
     processable: bytes
     union: Union
@@ -129,14 +132,14 @@ class Colouring:
 
 
 def colour(
-    union: Union, rules: Rules, devices: Sequence[Devices], passes: tuple[Pass, ...], graphs: Graphs = unknown, weights: Sequence[int] = ()
+    union: Union, rules: Rules, devices: Sequence[Devices], passes: tuple[Pass, ...], graphs: Graphs = unknown, weights: Array | None = None
 ) -> Colouring:
     """Returns the colours of `union`; arguments are those of `Canvas`. Raises `GraphError` for a malformed loop or call."""
     canvas = Canvas(union, rules, devices, graphs, weights)
     lists = clusters.find_tensor_lists(canvas)
     for step in passes:
         step.run(canvas, lists)
-    graph, allow = canvas.graph, canvas.allow
-    sixteen = np.frombuffer(allow, bool)[np.array(graph.stands_for)] & graph.is_float32 if len(graph) else np.zeros(0, bool)
-    sixteen[[vertex for vertex in np.flatnonzero(sixteen).tolist() if not graph.slot(vertex).attr]] = False  # types that the op definition fixes
+    graph = canvas.graph
+    is_free = np.array([bool(slot.attr) for kind in union.body.kinds.table for slot in kind.layout.slots], bool)  # the op definition does not fix it
+    sixteen = canvas.allowed[graph.stand_ins] & graph.is_float32 & is_free[graph.sort]
     return Colouring(graph, sixteen.tobytes(), canvas.reasons, tuple(canvas.kind), bytes(canvas.processable), union)

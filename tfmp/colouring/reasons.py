@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator
 
-from tfmp.colouring.canvas import Reason
+from tfmp.colouring.painted import Reason
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT
 from tfmp.oplists import CLEAR, DENY, INFER

@@ -6,6 +6,8 @@ Facts and order are those of `auto_mixed_precision.cc` (TensorFlow 2.21): `AddAl
 
 from __future__ import annotations
 
+import numpy as np
+
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import QUANTIZED
@@ -18,8 +20,7 @@ SPREADING = frozenset({"constant out of range"})
 
 def seed_allow(canvas: Canvas) -> None:
     """Paints every type attribute of every allowlist node allow, and with `force` of every node that may be forced."""
-    for vertex in canvas.processable_allow_ops():
-        canvas.paint_allow(vertex, "allowlist")
+    canvas.paint_all(canvas.allowed, canvas.processable_allow_ops(), "allowlist")
     if canvas.rules.force:
         for node in canvas.graph.body.proto_nodes:
             if canvas.processable[node] and _may_be_forced(canvas, node):
@@ -46,14 +47,14 @@ def spread_deny(canvas: Canvas) -> None:
     graph = canvas.graph
     towards = reach(canvas.on_lists({DENY, INFER}), (graph.fanin,), canvas.clear.__getitem__)
     before_danger = {vertex for vertex, _ in towards}
-    guarded = [v for v, reason in canvas.reasons.items() if reason.rule in SPREADING and canvas.deny[v] and canvas.kind_at(v) != ALLOW]
+    guarded = [v for v in canvas.reasons.of_rules(SPREADING) if canvas.deny[v] and canvas.kind_at(v) != ALLOW]
     for vertex, origin in reach([*canvas.on_lists({DENY}), *guarded], (graph.fanout,), lambda v: v in before_danger and not canvas.deny[v]):
         canvas.paint_deny(vertex, *(("denylist",) if vertex == origin else ("downstream of deny", origin)))
 
 
 def allow_between(canvas: Canvas) -> None:
     """Paints clear and infer vertices allow that lie between two allowlist ops, with nothing denied or unsupported on the way."""
-    graph, roots = canvas.graph, canvas.processable_allow_ops()
+    graph, roots = canvas.graph, canvas.processable_allow_ops().tolist()
 
     def enter(vertex: int) -> bool:
         return (
@@ -131,10 +132,8 @@ def reads_reference_variable(canvas: Canvas, node: int) -> bool:
 def drop_unsupported(canvas: Canvas) -> None:
     """Takes allow off the attributes of allowlist nodes that their op definition does not let be 16 bit, and off quantized nodes."""
     body = canvas.graph.body
-    for vertex in canvas.on_lists({ALLOW}):
-        if not canvas.allow[vertex]:
-            continue
-        if not canvas.supports_type(vertex):
-            canvas.unpaint_allow(vertex, "no 16-bit form")
-        elif QUANTIZED.intersection(body.types[canvas.graph.node_of[vertex]]):
-            canvas.unpaint_allow(vertex, "quantized")
+    is_quantized = body.kinds.which(lambda kind: QUANTIZED.intersection(kind.types))[body.kind_array]
+    painted = np.flatnonzero(canvas.are_on({ALLOW}) & canvas.allowed)
+    is_fixed = ~canvas.told(canvas.supports_type, painted)
+    for vertex in painted[is_fixed | is_quantized[canvas.graph.nodes[painted]]].tolist():
+        canvas.unpaint_allow(vertex, "quantized" if canvas.supports_type(vertex) else "no 16-bit form")

@@ -1,21 +1,22 @@
 """The graph that is coloured: its vertices are the type attributes of nodes, its edges the tensors between them.
 
-`GraphTypeTopologyView` in TensorFlow's `auto_mixed_precision.cc` is the same graph; plain lists of integers keep it fast in Python.
+`GraphTypeTopologyView` in TensorFlow's `auto_mixed_precision.cc` is the same graph. Walks over few vertices go by plain lists of integers, those over many by
+arrays (`neighbours.Neighbours`).
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tfmp.dtypes import DT_FLOAT, REF_OFFSET
+from tfmp.colouring.neighbours import Neighbours
+from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Array, grouped, laid_out
+from tfmp.graph.edges import Array, laid_out
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import Body, plain
 from tfmp.program.union import End
@@ -30,9 +31,11 @@ class TypeGraph:
 
     Attributes:
       body: what it was built from.
-      first: node to its first vertex; a node's vertices are consecutive, one a slot.
-      node_of: vertex to its node.
+      first: node to its first vertex; a node's vertices are consecutive, one a slot. `first_array` is the same.
+      node_of: vertex to its node. `nodes` is the same, as an array.
       dtype: vertex to its type number (of the value, for a reference).
+      is_float32: vertex to whether that is float32.
+      sort: vertex to a number that is the same for the same slot of nodes of one kind.
       fanin, fanout: vertex to its neighbours; one that is connected twice is there twice.
       stands_for: vertex to the one that stands for it, mostly itself.
       tied: the vertices that stand for several.
@@ -41,51 +44,44 @@ class TypeGraph:
     def __init__(self, body: Body, ties: Sequence[tuple[End, End]] = ()) -> None:
         """Builds the vertices and edges of `body`; raises `GraphError` if tied slots have different types."""
         self.body = body
-        starts, nodes = laid_out(body.types)
-        self.first: list[int] = starts.tolist()
-        self.node_of: list[int] = nodes.tolist()
-        self.dtype: list[int] = list(itertools.chain.from_iterable(body.types))
-        if max(self.dtype, default=0) > REF_OFFSET:
-            self.dtype = [plain(dtype) for dtype in self.dtype]
+        types = [kind.types for kind in body.kinds.table]
+        starts, _ = laid_out(types)
+        lengths = np.fromiter(map(len, types), np.int32, len(types))[body.kind_array]
+        first = np.cumsum(lengths, dtype=np.int32) - lengths
+        self.nodes = np.repeat(np.arange(len(body), dtype=np.int32), lengths)
+        self.sort = np.repeat(starts[body.kind_array] - first, lengths) + np.arange(len(self.nodes), dtype=np.int32)
+        dtype = np.array([plain(dtype) for kind in types for dtype in kind], np.int32)[self.sort]
+        self.is_float32 = dtype == DT_FLOAT
+        self.first_array = first
+        self.first: list[int] = first.tolist()
+        self.node_of: list[int] = self.nodes.tolist()
+        self.dtype: list[int] = dtype.tolist()
         self.stands_for, self.tied = self._tie(ties)
-        self._arrows = self._between(self.made[body.edges.tensor], self.read)
-        sources, readers = self._arrows
-        self.fanin, self.fanout = grouped(readers, sources, len(self)), grouped(sources, readers, len(self))
-        self._added: list[tuple[int, int]] = []
-
-    @functools.cached_property
-    def nodes(self) -> Array:
-        """Vertex to its node."""
-        return np.array(self.node_of, np.int32)
-
-    @functools.cached_property
-    def is_float32(self) -> Array:
-        """Vertex to whether its type is float32."""
-        return np.array(self.dtype, np.int32) == DT_FLOAT
+        sources, readers = self._between(self.made[body.edges.tensor], self.read)
+        self.fanin, self.fanout = Neighbours(readers, sources, len(self)), Neighbours(sources, readers, len(self))
 
     @functools.cached_property
     def made(self) -> Array:
         """Tensor, as numbered in `body.edges`, to the vertex of its type."""
-        return np.array(self.first, np.int32)[self.body.edges.maker] + self.body.edges.maker_slot
+        return self.first_array[self.body.edges.maker] + self.body.edges.maker_slot
 
     @functools.cached_property
     def read(self) -> Array:
         """Input, as numbered in `body.edges`, to the vertex of its type."""
-        return np.array(self.first, np.int32)[self.body.edges.reader] + self.body.edges.reader_slot
+        return self.first_array[self.body.edges.reader] + self.body.edges.reader_slot
+
+    @functools.cached_property
+    def is_tied(self) -> Array:
+        """Vertex to whether it stands for several."""
+        return self.flags(self.tied)
 
     def _between(self, sources: Array, readers: Array) -> tuple[Array, Array]:
-        if not self.tied:
-            return sources, readers
-        stands_for = np.array(self.stands_for, np.int32)
-        return stands_for[sources], stands_for[readers]
+        return (self.stand_ins[sources], self.stand_ins[readers]) if self.tied else (sources, readers)
 
-    @property
-    def arrows(self) -> tuple[Array, Array]:
-        """The edges as two arrays: what they come from and what they lead to."""
-        if not self._added:
-            return self._arrows
-        added = np.array(self._added, np.int32).T
-        return np.concatenate([self._arrows[0], added[0]]), np.concatenate([self._arrows[1], added[1]])
+    @functools.cached_property
+    def stand_ins(self) -> Array:
+        """`stands_for` as an array."""
+        return np.array(self.stands_for, np.int32) if self.tied else np.arange(len(self), dtype=np.int32)
 
     def _tie(self, ties: Sequence[tuple[End, End]]) -> tuple[Sequence[int], frozenset[int]]:
         if not ties:
@@ -113,18 +109,22 @@ class TypeGraph:
         part = TypeGraph.__new__(TypeGraph)
         start = self.first[first_node] if len(body) else 0
         end = start + sum(map(len, body.types))
-        part.body, part.fanin, part.fanout = body, [], []
-        part.first = [vertex - start for vertex in self.first[first_node : first_node + len(body)]]
-        part.node_of = [node - first_node for node in self.node_of[start:end]]
-        part.dtype = self.dtype[start:end]
+        nodes, vertices = slice(first_node, first_node + len(body)), slice(start, end)
+        nothing = np.empty(0, np.int32)
+        part.body, part.fanin, part.fanout = body, Neighbours(nothing, nothing, end - start), Neighbours(nothing, nothing, end - start)
+        part.nodes, part.first_array = self.nodes[vertices] - np.int32(first_node), self.first_array[nodes] - np.int32(start)
+        part.first, part.node_of = part.first_array.tolist(), part.nodes.tolist()
+        part.dtype, part.is_float32, part.sort = self.dtype[vertices], self.is_float32[vertices], self.sort[vertices]
         part.stands_for, part.tied = range(end - start), frozenset()
         return part
 
-    def are_of(self, ops: Iterable[str]) -> Array:
+    def are_of(self, ops: Collection[str]) -> Array:
         """Returns vertex to whether its node is of one of these op types."""
-        found = np.zeros(len(self.body), bool)
-        found[self.body.nodes_of(ops)] = True
-        return found[self.nodes]
+        return self.nodes_are_of(ops)[self.nodes]
+
+    def nodes_are_of(self, ops: Collection[str]) -> Array:
+        """Returns node to whether it is of one of these op types."""
+        return self.body.kinds.which(lambda kind: kind.op in ops)[self.body.kind_array]
 
     def flags(self, vertices: Iterable[int] | Array) -> Array:
         """Returns vertex to whether it is among `vertices`."""
@@ -134,9 +134,15 @@ class TypeGraph:
 
     def add_edge(self, source: int, reader: int) -> None:
         """Adds an edge; one that is there twice does no harm, and looking for it would cost quadratic time at a tensor with many readers."""
-        self.fanout[source].append(reader)
-        self.fanin[reader].append(source)
-        self._added.append((source, reader))
+        self.fanout.add(source, reader)
+        self.fanin.add(reader, source)
+
+    def vertices_of(self, nodes: Array) -> tuple[Array, Array]:
+        """Returns the vertices of `nodes`, in that order, and for each the position of its node there; a node that is there twice has them twice."""
+        ends = np.append(self.first_array, np.int32(len(self)))
+        lengths = ends[nodes + 1] - ends[nodes]
+        position = np.repeat(np.arange(len(nodes)), lengths)
+        return ends[nodes][position] + np.arange(len(position)) - (np.cumsum(lengths) - lengths)[position], position
 
     def vertices(self, node: int) -> range:
         """Returns the vertices of `node`."""

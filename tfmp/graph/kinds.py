@@ -14,10 +14,12 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.edges import Array
 from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
 from tfmp.user_rules import FLOAT32_MARK
 
@@ -82,6 +84,10 @@ class Kind:
     proto: tf_api.NodeDef | None
     marked: bool = False
 
+    def type_of(self, slot: Slot) -> int:
+        """Returns the type number of one of the slots."""
+        return self.types[self.layout.number[slot]]
+
 
 class Kinds:
     """The kinds of the nodes of one body, numbered from 0 in the order in which they were met.
@@ -105,6 +111,10 @@ class Kinds:
     def take_in(self, other: Kinds) -> list[int]:
         """Adds the kinds of another body; returns their numbers here."""
         return self._read([(other, number) for number in range(len(other.table))], other.table.__getitem__)
+
+    def which(self, question: Callable[[Kind], object]) -> Array:
+        """Returns number of a kind to whether the answer to `question` is yes."""
+        return np.fromiter((bool(question(kind)) for kind in self.table), bool, len(self.table))
 
     def pseudo(self, op: str, layout: Layout, types: Sequence[int]) -> list[int]:
         """Returns the numbers of the kinds of arguments or results of these types."""
