@@ -76,7 +76,7 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
     _write(Writer(editor, sizes, readers), {write_norms: found, write_products: products, write_affine: scaled})
-    after = grown(body, editor.proto, editor.touched, program.schemas)
+    after = grown(body, editor.finish(), editor.touched, editor.added, program.schemas)
     parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
     if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None

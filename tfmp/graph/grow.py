@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,20 @@ class Made:
         """Returns how output `port` is written, for an op whose outputs do not depend on its attributes."""
         if not self.in_function:
             return f"{self.name}:{port}" if port else self.name
-        return self.name + registered_schema(self.op).layout({}).output_name(port)
+        return self.name + _output_name(self.op, port)
+
+
+@functools.lru_cache(maxsize=1024)
+def _output_name(op: str, port: int) -> str:
+    return registered_schema(op).layout({}).output_name(port)
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What `kinds.Kinds.read` is to know of an added node: its op, and bytes that are the same for nodes that are alike."""
+
+    op: str
+    attr: tuple[bytes]
 
 
 class GrowingGraph(GraphEditor):
@@ -36,6 +49,7 @@ class GrowingGraph(GraphEditor):
     Attributes:
       named: tensors of the body that are written otherwise now, since their node has become another op.
       shapes: names of the nodes that were made to the shapes of their outputs.
+      added: the nodes that were added, with the bytes of what is not their own, as `view.grown` takes them; `proto` has them once `finish` was called.
     """
 
     def __init__(self, body: Body, original: Proto) -> None:
@@ -43,8 +57,11 @@ class GrowingGraph(GraphEditor):
         super().__init__(body, original)
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
+        self.added: list[Added] = []
         self._taken = set(body.names)
         self._constants: dict[Any, str] = {}
+        self._common: dict[Any, Added] = {}
+        self._written: list[bytes] = []
 
     def text(self, edge: Edge) -> str:
         """Returns how the tensor `edge` of the body is written now."""
@@ -61,39 +78,56 @@ class GrowingGraph(GraphEditor):
           shapes: of its outputs.
           **attrs: its attributes; those that are not given have their defaults.
         """
+        return self._add(op, name, inputs, near, shapes, b"", attrs)
+
+    def _add(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[Any], value: bytes, attrs: Mapping[str, Any]) -> Made:
         free = name + OURS
         while free in self._taken:
             name += "_"
             free = name + OURS
         self._taken.add(free)
-        like = self._nodes[near - self.body.arguments]
-        node = self._nodes.add(name=free, op=op, device=like.device)
-        node.input.extend(inputs)
-        node.MergeFromString(_template(op, tuple(attrs.items())))
-        _mark(node, like)
+        common = self._shared(op, near, value, attrs)
+        own = b"".join([_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs]])
+        self._written.append(_field(NODE_IN_FUNCTION if self.body.name else NODE_IN_GRAPH, own + common.attr[0]))
+        self.added.append(common)
         self.shapes[free] = shapes
         return Made(free, op, bool(self.body.name))
 
+    def _shared(self, op: str, near: int, value: bytes, attrs: Mapping[str, Any]) -> Added:
+        """Returns what nodes have in common that are alike but for their names and inputs."""
+        key = op, value, self.body.kind_of[near], self.body.devices[near], *attrs.items()
+        found = self._common.get(key)
+        if found is None:
+            node = tf_api.NodeDef(op=op, device=self.body.devices[near])
+            node.MergeFromString(_template(op, tuple(attrs.items())) + value)
+            for name, mark in self.body.protos[near].attr.items():  # type: ignore[union-attr]
+                if name[0] == "_" and name != "_output_shapes":
+                    node.attr[name].CopyFrom(mark)
+            found = self._common[key] = Added(op, (node.SerializeToString(),))
+        return found
+
     def constant(self, value: Any, dtype: int, name: str, near: int) -> str:
         """Returns how a constant is written: one that is there already on the same device, or a new one, which `near` gives its device."""
-        key = (dtype, value.shape, value.tobytes(), self._nodes[near - self.body.arguments].device)
+        key = (dtype, value.shape, value.tobytes(), self.body.devices[near])
         if key not in self._constants:
-            node = self.add("Const", name, (), near, [value.shape])
-            self._nodes[-1].MergeFromString(_constant(value.tobytes(), str(value.dtype), value.shape, dtype))
-            self._constants[key] = node.output(0)
+            held = _constant(value.tobytes(), str(value.dtype), value.shape, dtype)
+            self._constants[key] = self._add("Const", name, (), near, [value.shape], held, {}).output(0)
         return self._constants[key]
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
         """Makes the node `number` be of op `op`; its name, its device, its marks and what it waits for stay. Who reads it is to be told (`named`)."""
-        node = self.node(number)
-        before = tf_api.NodeDef.FromString(node.SerializeToString())
-        node.op = op
+        node, name = self.node(number), self.body.names[number]
         set_data_inputs(node, inputs)
         node.attr.clear()
-        node.MergeFromString(_template(op, tuple(attrs.items())))
-        _mark(node, before)
-        self.shapes[node.name] = shapes
-        return Made(node.name, op, bool(self.body.name))
+        node.MergeFromString(self._shared(op, number, b"", attrs).attr[0])
+        self.shapes[name] = shapes
+        return Made(name, op, bool(self.body.name))
+
+    def finish(self) -> Proto:
+        """Puts the nodes that were added since it was last called into `proto`; returns that."""
+        self.proto.MergeFromString(b"".join(self._written))
+        self._written.clear()
+        return self.proto
 
     def sum_instead(self, number: int, inputs: Sequence[str]) -> None:
         """Lets the AddN `number` add up `inputs`."""
@@ -102,11 +136,18 @@ class GrowingGraph(GraphEditor):
         node.attr["N"].i = len(inputs)
 
 
-def _mark(node: tf_api.NodeDef, like: tf_api.NodeDef) -> None:
-    """Gives `node` the attributes by which TensorFlow and tfmp have marked `like`, but for shapes."""
-    for name, value in like.attr.items():
-        if name[0] == "_" and name != "_output_shapes":
-            node.attr[name].CopyFrom(value)
+NODE_IN_GRAPH, NODE_IN_FUNCTION, NODE_NAME, NODE_INPUT = 1, 3, 1, 3
+"""Numbers of fields: nodes in a GraphDef and in a FunctionDef, and a node's name and inputs (`graph.proto`, `function.proto` and `node_def.proto`)."""
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """Returns a field of a proto as it is written: tag, length, content (protobuf's encoding guide, "Length-Delimited Records")."""
+    size, length = len(data), bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    length.append(size)
+    return bytes((number << 3 | 2,)) + length + data
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}

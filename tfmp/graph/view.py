@@ -206,6 +206,10 @@ class Body:
         texts = [name + suffixes[kind] for name, kind in zip(names, self.kind_of[numbers.start : numbers.stop], strict=True)]
         self.tensors.update(zip(texts, zip(numbers, itertools.repeat(0)), strict=False))
 
+    def _first_text(self, node: int) -> str:
+        """Returns how the first output of a node is written."""
+        return self.names[node] + self._first_suffix(self.kinds.table[self.kind_of[node]])
+
     def _first_suffix(self, kind: Kind) -> str:
         """Returns how the first output of nodes of a kind is written, after their names; of nodes that have none, something that nothing reads."""
         if not kind.layout.outputs:
@@ -267,8 +271,7 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Map
     """
     changed, start = [number for number, more in touched.items() if more], len(body)
     nodes, signature = (proto.node_def, proto.signature) if body.name else (proto.node, tf_api.OpDef())
-    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead", "shapes")}
-    new = Body(body.name, attrs=body.attrs, **columns)
+    new = _copy(body)
     for number in [number for number in touched if number in body.proto_nodes]:
         new.protos[number] = nodes[number - body.arguments]
     _reread_nodes(new, [number for number in changed if number in body.proto_nodes], library)
@@ -293,27 +296,42 @@ def _reread_nodes(body: Body, numbers: Sequence[int], library: Mapping[str, OpSc
         body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
 
 
-def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], library: Mapping[str, OpSchema]) -> Body:
+def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], added: Iterable[Any], library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `proto` as `read_function` does, with the added nodes before the results, by reading only what the edit may have changed.
 
-    The arguments are those of `reread`; no argument or result of the function may be new.
+    Args:
+      body: the view before the edit, of a function.
+      proto: the copy: the same arguments, results and nodes in the same order, then added nodes.
+      touched: as for `reread`.
+      added: the added nodes with their attributes, as `Kinds.read` takes them.
+      library: as for `read_function`.
     """
-    new = reread(body, proto, touched, library)
-    stop, old, moved = body.proto_nodes.stop, len(body), body.results
-    for column in (new.names, new.ops, new.devices, new.kind_of, new.layouts, new.types, new.protos, new.inputs):
-        column[stop:] = [*column[old:], *column[stop:old]]
-    added = len(new) - old
-
-    def number(node: int) -> int:
-        return node - moved if node >= old else node + added if node >= stop else node
-
-    for node in {number(one) for one in (*touched, *range(old, len(new)))}:
-        new.inputs[node] = [(number(source), port) for source, port in new.inputs[node]]
-    for name in new.names[stop : stop + added]:
-        new.by_name[name] -= moved
-    new.tensors.update({text: (number(node), port) for text, (node, port) in new.tensors.items() if node >= old})
-    new.controlled, new.marked = set(map(number, new.controlled)), set(map(number, new.marked))
+    new, stop, nodes = _copy(body), body.proto_nodes.stop, proto.node_def
+    inside = {number: more for number, more in touched.items() if number < stop}
+    for number in inside:
+        new.protos[number] = nodes[number - body.arguments]
+    changed = [number for number, more in inside.items() if more]
+    for number in changed:
+        new.tensors.pop(new._first_text(number), None)
+    _reread_nodes(new, changed, library)
+    new.tensors.update({new._first_text(number): (number, 0) for number in changed})
+    columns: list[list[Any]] = [new.names, new.ops, new.devices, new.kind_of, new.layouts, new.types, new.protos, new.inputs]
+    results = [column[stop:] for column in columns]
+    for column in columns:
+        del column[stop:]
+    _add_nodes(new, nodes[stop - body.arguments :], added, library)
+    new._make_readable(range(stop, len(new)))
+    moved = len(new) - stop
+    for column, rest in zip(columns, results, strict=True):
+        column += rest
+    _connect(new, [*(number if number < stop else number + moved for number in touched), *range(stop, stop + moved)], proto.ret)
     return new
+
+
+def _copy(body: Body) -> Body:
+    """Returns a copy of `body` that can be changed, without what was found out about it."""
+    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead", "shapes")}
+    return Body(body.name, attrs=body.attrs, **columns)
 
 
 def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSchema]:

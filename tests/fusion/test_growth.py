@@ -1,0 +1,53 @@
+"""A body that kernels were put into is what reading the function again gives."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tests.fusion.running import FusedFunction
+from tests.fusion.test_norms import SPELLINGS, traced
+from tfmp import tf_api
+from tfmp.graph.grow import _field
+from tfmp.graph.view import read_function
+
+
+@pytest.mark.parametrize("batch", [3, None], ids=["batch known", "batch unknown"])
+@pytest.mark.parametrize("spelling", ["Keras", "beside a shortcut", "Keras rows", "rows beside a shortcut", "bare rows"])
+def test_what_has_grown_is_what_is_read(spelling: str, batch: int | None) -> None:
+    assert spelling in SPELLINGS
+    _is_what_is_read(traced(spelling, batch))
+
+
+def test_controlled_nodes_and_marks_stay() -> None:
+    counter = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.xla.experimental.jit_scope():
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            with tf.control_dependencies([counter.assign_add(1.0)]):
+                return tf.nn.batch_normalization(x, mean, variance, None, None, 1e-3)
+
+    function = FusedFunction(step, tf.TensorSpec([4, 16]))
+    _is_what_is_read(function)
+    body = function.body
+    assert body.controlled
+    for node in body.made:
+        assert body.protos[node].attr["_XlaCompile"].b and body.protos[node].attr["_XlaScope"].s, body.names[node]
+
+
+def _is_what_is_read(function: FusedFunction) -> None:
+    assert function.found
+    own, read = function.body, read_function(function._proto, {})
+    for column in ("names", "ops", "devices", "layouts", "types", "inputs", "protos", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
+        assert getattr(own, column) == getattr(read, column), column
+    for node, number in enumerate(own.kind_of):
+        kind = own.kinds.table[number]
+        assert (kind.op, kind.layout, kind.types) == (own.ops[node], own.layouts[node], own.types[node])
+        assert kind.proto is None if own.protos[node] is None else kind.proto.attr == own.protos[node].attr, own.names[node]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 16383, 16384, 70000])
+def test_fields_of_any_length_are_read_as_they_were_written(size: int) -> None:
+    name = "n" * size
+    assert tf_api.NodeDef.FromString(_field(1, name.encode()) + _field(3, b"x:y:0")) == tf_api.NodeDef(name=name, input=["x:y:0"])
