@@ -13,7 +13,6 @@ from tfmp.colouring.passes import Colouring
 from tfmp.colouring.reasons import Decision, decisions
 from tfmp.dtypes import FloatFormat
 from tfmp.graph.library import with_functions
-from tfmp.graph.view import Body
 from tfmp.oplists import OpLists
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.link import Linked, Written, link
@@ -41,8 +40,14 @@ class BodyConversion:
 
     @property
     def total(self) -> int:
-        """Number of nodes, arguments and results not counted."""
-        return len(self.plan.body.proto_nodes)
+        """Number of nodes, those that were taken out among them; arguments and results are not counted."""
+        return len(self.plan.body.proto_nodes) + len(self.plan.body.gone)
+
+    @property
+    def kernel_of(self) -> list[int]:
+        """The kernel, by number, of each node that one replaces."""
+        body = self.plan.body
+        return [] if self.plan.empty else [*body.replaced.values(), *(kernel for _, kernel in body.gone if kernel is not None)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,16 +105,12 @@ class Conversion:
     @property
     def kernels(self) -> int:
         """Number of places, in all bodies, where kernels were put in the place of several nodes (`tfmp.fusion`): normalisations and sums of products."""
-        return sum(len(set(body.replaced.values())) for body in self._changed_bodies)
+        return sum(len(set(body.kernel_of)) for body in self.bodies.values())
 
     @property
     def replaced(self) -> int:
         """Number of nodes, in all bodies, in whose place those are."""
-        return sum(len(body.replaced) for body in self._changed_bodies)
-
-    @property
-    def _changed_bodies(self) -> Iterator[Body]:
-        return (body.plan.body for body in self.bodies.values() if not body.plan.empty)
+        return sum(len(body.kernel_of) for body in self.bodies.values())
 
     @property
     def changed(self) -> bool:

@@ -17,7 +17,7 @@ from tfmp.colouring.rules import Rules
 from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
-from tfmp.fusion.fuse import fuse
+from tfmp.fusion.fuse import fuse, without_needless
 from tfmp.graph.edges import Array
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.view import Body
@@ -45,7 +45,9 @@ UNTOLD_STEPS = 16
 """Steps that a loop is taken to make if the graph does not tell. Our own choice: what it must be is more than one, so that casts leave the loop."""
 
 
-def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown, *, feedable: bool = False) -> Conversion:
+def convert(
+    program: Program, settings: Settings, fetches: Iterable[str] = (), graphs: Graphs = unknown, *, feedable: bool = False, prune: bool = False
+) -> Conversion:
     """Returns the conversion of `program`.
 
     Args:
@@ -54,6 +56,8 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), g
       fetches: names of nodes of a main graph whose types must stay.
       graphs: finds the Python graph of a function, for the shapes of its tensors.
       feedable: whether the main graph is a Session's: any tensor of it may be fed, and it may grow (see `moves.move_edges` and `hoist_reads`).
+      prune: whether functions in which kernels take the place of other nodes lose those, and whatever else TensorFlow would prune before it runs them. They
+        have half as many nodes then, or less. Nobody may want to look at what is lost, and no setting name it: with rules of the user's, all stay.
 
     Raises:
       SettingsError: `dtype` or `device` is "auto".
@@ -61,7 +65,7 @@ def convert(program: Program, settings: Settings, fetches: Iterable[str] = (), g
       RewriteError: a rewritten body failed verification.
     """
     with without_garbage_collection():
-        return _convert(program, settings, frozenset(fetches), graphs, feedable)
+        return _convert(program, settings, frozenset(fetches), graphs, feedable, prune)
 
 
 @contextlib.contextmanager
@@ -78,7 +82,7 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _convert(program: Program, settings: Settings, fetches: frozenset[str], graphs: Graphs, feedable: bool) -> Conversion:
+def _convert(program: Program, settings: Settings, fetches: frozenset[str], graphs: Graphs, feedable: bool, prune: bool) -> Conversion:
     start = time.perf_counter()
     target = sixteen_bit(settings.dtype)
     if settings.device not in XLA_DEVICES:
@@ -92,6 +96,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     if settings.fuses:
         frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
         fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
+        if prune and not (measured or lists.overridden or any(settings.user_rules)):
+            fused = without_needless(fused)
         program = dataclasses.replace(program, bodies=fused.bodies)
         definitions = {**definitions, **fused.protos}
     before = program
@@ -246,12 +252,14 @@ VariableNames = Mapping[str, Mapping[int, str]]
 """Function to the names of the variables that are handed to it, by argument number."""
 
 
-def convert_named(name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None, graphs: Graphs = unknown) -> Conversion:
+def convert_named(
+    name: bytes | str, lookup: Lookup, settings: Settings, variables: VariableNames | None = None, graphs: Graphs = unknown, *, prune: bool = False
+) -> Conversion:
     """Returns the conversion of the function called `name`, whose definition and whose callees' `lookup` finds; `variables` is for the user's rules, and
-    `graphs` finds the shapes of tensors.
+    `graphs` finds the shapes of tensors. `prune` is as for `convert`.
     """
     with without_garbage_collection():
-        return convert(dataclasses.replace(from_function(_text(name), lookup), variables=variables or {}), settings, graphs=graphs)
+        return convert(dataclasses.replace(from_function(_text(name), lookup), variables=variables or {}), settings, graphs=graphs, prune=prune)
 
 
 def convert_pair(
@@ -262,6 +270,8 @@ def convert_pair(
     settings: Settings,
     variables: VariableNames | None = None,
     graphs: Graphs = unknown,
+    *,
+    prune: bool = False,
 ) -> Conversion:
     """Returns the conversion of a forward function and its backward function as one program.
 
@@ -273,10 +283,11 @@ def convert_pair(
       settings: as for `convert`.
       variables: as for `convert_named`.
       graphs: as for `convert`.
+      prune: as for `convert`.
     """
     with without_garbage_collection():
         pair = paired(from_function(_text(forward), lookup), from_function(_text(backward), lookup), links)
-        return convert(dataclasses.replace(pair, variables=variables or {}), settings, graphs=graphs)
+        return convert(dataclasses.replace(pair, variables=variables or {}), settings, graphs=graphs, prune=prune)
 
 
 class _Imported:

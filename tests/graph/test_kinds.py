@@ -11,9 +11,10 @@ from tests.zoo import ZOO, tagged
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, DT_HALF
 from tfmp.errors import GraphError
-from tfmp.graph.kinds import Kinds, written, written_one
+from tfmp.graph.kinds import Kinds
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import library_schemas, read_function, read_graph
+from tfmp.graph.wire import written, written_one
 from tfmp.user_rules import FLOAT32_MARK
 
 GRAPH = "a = Placeholder()\nm = MatMul(a, a)\nn = MatMul(m, a)\nt = MatMul(a, n) transpose_a=True\nc = Const() value=1.0\nd = Const() value=2.0\n"

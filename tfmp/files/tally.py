@@ -53,11 +53,10 @@ def tally(conversion: Conversion, shapes: Shapes) -> Tally:
     """Returns what the program of `conversion` comes to; functions that are not part of it are left out."""
     done = {True: 0.0, False: 0.0}
     for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True):
-        body = result.plan.body
-        for node, worker in multiplying(body):
-            if (known := shapes(result.function, body.names[node])) is not None:
+        for proto, worker in multiplying(result.plan.body):
+            if (known := shapes(result.function, proto.name)) is not None:
                 sixteen = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker))
-                done[sixteen] += times * flops(body.protos[node], *known)
+                done[sixteen] += times * flops(proto, *known)
     return Tally(conversion.converted, conversion.total, conversion.casts_per_run, sum(done.values()), done[True])
 
 

@@ -19,6 +19,7 @@ from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Proto
 from tfmp.graph.grow import GrowingGraph
+from tfmp.graph.prune import pruned
 from tfmp.graph.view import Body, Edge, grown
 from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
@@ -62,6 +63,12 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
         if found is not None:
             protos[name], bodies[name] = found
     return Fused(bodies, protos)
+
+
+def without_needless(fused: Fused) -> Fused:
+    """Returns `fused` without the nodes that kernels replace, nor anything else that TensorFlow prunes, in the functions that have kernels."""
+    functions = {name: pruned(fused.bodies[name], proto, dead_nodes(fused.bodies[name])) for name, proto in fused.protos.items()}
+    return Fused({**fused.bodies, **{name: body for name, (body, _) in functions.items()}}, {name: proto for name, (_, proto) in functions.items()})
 
 
 def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Proto, Body] | None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
@@ -23,47 +21,8 @@ from tfmp.graph.edges import Array
 from tfmp.graph.schema import Layout, OpSchema, Slot, registered_schema
 from tfmp.user_rules import FLOAT32_MARK
 
-Field = descriptor_pb2.FieldDescriptorProto
-
-FIELDS: Mapping[str, Sequence[tuple[str, int, int]]] = {
-    "Node": (("op", 2, Field.TYPE_STRING), ("attr", 5, Field.TYPE_BYTES)),
-    "Function": (("node", 3, Field.TYPE_MESSAGE),),
-    "Graph": (("node", 1, Field.TYPE_MESSAGE),),
-}
-"""Message to the fields of it that are read: numbers as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. An entry of a map is written as a
-message, and a message as its bytes: attributes that are declared as bytes come out as they are written, and nothing is made of them.
-"""
-
 NEWER = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatchNormGradV2"}
 """Ops that are read as their newer version, whose statistics have a type of their own, U, and stay float32 (`ConvertBatchNormOpsToV2`)."""
-
-
-@functools.cache
-def _messages() -> Mapping[str, Any]:
-    """Returns the message classes of `FIELDS`."""
-    file = descriptor_pb2.FileDescriptorProto(name="tfmp/graph/kinds.proto", package="tfmp", syntax="proto3")
-    for message, fields in FIELDS.items():
-        declared = file.message_type.add(name=message)
-        for name, number, kind in fields:
-            one = declared.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL if name == "op" else Field.LABEL_REPEATED)
-            if kind == Field.TYPE_MESSAGE:
-                one.type_name = ".tfmp.Node"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    descriptors = {message: pool.FindMessageTypeByName(f"tfmp.{message}") for message in FIELDS}
-    make = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(pool).GetPrototype  # the second before protobuf 4.22
-    return {message: make(descriptor) for message, descriptor in descriptors.items()}
-
-
-def written(proto: tf_api.FunctionDef | tf_api.GraphDef) -> Iterable[Any]:
-    """Returns the nodes of `proto` with the bytes of their attributes."""
-    message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
-    return message.FromString(proto.SerializeToString()).node
-
-
-def written_one(node: tf_api.NodeDef) -> Any:
-    """Returns one node with the bytes of its attributes."""
-    return _messages()["Node"].FromString(node.SerializeToString())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +83,7 @@ class Kinds:
         """Returns the numbers of the kinds of `nodes`.
 
         Args:
-          nodes: as `written` returns them.
+          nodes: as `wire.written` returns them.
           protos: the same nodes as TensorFlow reads them.
           library: schemas of functions that nodes may name as their op.
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from tfmp import tf_api
 from tfmp.dtypes import REF_OFFSET
 from tfmp.errors import GraphError
 from tfmp.graph.edges import Array, Edges, edges_of, grouped
-from tfmp.graph.kinds import Kind, Kinds, written, written_one
+from tfmp.graph.kinds import Kind, Kinds
 from tfmp.graph.schema import Layout, OpSchema, Slot
+from tfmp.graph.wire import written, written_one
 
 ARG, RETVAL = "_Arg", "_Retval"
 
@@ -29,6 +30,13 @@ _RETVAL_LAYOUT = Layout((Slot("T"),), (0,), (), {})
 
 Edge = tuple[int, int]
 """Number of the source node and of its output port."""
+
+
+class Gone(NamedTuple):
+    """A node that was taken out of a body, and the number of the kernel that does what it did; None if nothing needed that."""
+
+    proto: tf_api.NodeDef
+    kernel: int | None
 
 
 @dataclasses.dataclass
@@ -57,6 +65,7 @@ class Body:
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
       made: nodes that the Python graph of the function does not know, or knows as another op, to the shapes of their outputs (`fusion`).
       replaced: nodes that nothing needs any more, since a kernel computes what they did, to the node of that kernel.
+      gone: nodes that were in the function and are not any more (`prune`).
       residual: nodes that add to what runs past the layers: a layer's result to what the layer normalises, or gradients likewise.
       dead: what `liveness.dead_nodes` has found, once it was asked.
       shapes: what `shapes.Sizes` has looked up, node by node: whoever asks next about this body, or about a copy with other edges, finds it there.
@@ -84,6 +93,7 @@ class Body:
     resized: dict[int, Edge] = dataclasses.field(default_factory=dict)
     made: dict[int, tuple[tuple[int | None, ...] | None, ...]] = dataclasses.field(default_factory=dict)
     replaced: dict[int, int] = dataclasses.field(default_factory=dict)
+    gone: tuple[Gone, ...] = ()
     residual: set[int] = dataclasses.field(default_factory=set)
     dead: tuple[int, ...] | None = None
     shapes: dict[int, Sequence[tuple[int | None, ...] | None]] = dataclasses.field(default_factory=dict)
@@ -198,7 +208,7 @@ class Body:
         if any(kind.marked for kind in table):
             self.marked.update(start + node for node, kind in enumerate(kinds) if table[kind].marked)
 
-    def _make_readable(self, numbers: range) -> None:
+    def make_readable(self, numbers: range) -> None:
         """Lets the nodes in `numbers`, and their first outputs, be found by name."""
         names = self.names[numbers.start : numbers.stop]
         self.by_name.update(zip(names, numbers, strict=True))
@@ -243,7 +253,7 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     body.called_as_ops = frozenset(library)
     _add_pseudo(body, ARG, signature.input_arg)
     _add_nodes(body, function.node_def, written(function), library)
-    body._make_readable(range(len(body)))
+    body.make_readable(range(len(body)))
     _add_pseudo(body, RETVAL, signature.output_arg)
     _refuse_twins(body)
     _connect(body, range(len(body)), function.ret)
@@ -254,7 +264,7 @@ def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
     body = Body("", called_as_ops=frozenset(library))
     _add_nodes(body, graph.node, written(graph), library)
-    body._make_readable(range(len(body)))
+    body.make_readable(range(len(body)))
     _refuse_twins(body)
     _connect(body, range(len(body)), {})
     return body
@@ -282,7 +292,7 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Map
     _add_pseudo(new, ARG, signature.input_arg[body.arguments :])
     added = nodes[len(body.proto_nodes) :]
     _add_nodes(new, added, map(written_one, added), library)
-    new._make_readable(range(start, len(new)))
+    new.make_readable(range(start, len(new)))
     _connect(new, [*touched, *range(start, len(new))], proto.ret if body.name else {})
     return new
 

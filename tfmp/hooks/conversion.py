@@ -48,19 +48,19 @@ def _convert(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[i
         notices.hardware_caution(decision.caution)
     if decision.settings is None:
         return None
-    conversion = _run(functions, links, decision.settings)
+    conversion = _run(functions, links, decision.settings, prune=True)
     account(conversion, make_record(conversion, Shapes(graphs_of(functions)), _Details(functions, links, decision.settings)))
     if decision.settings.log_path:
         dumps.write(conversion, decision.settings.log_path)
     return register(conversion, functions) if conversion.changed else None
 
 
-def _run(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings) -> Conversion:
+def _run(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, int]], settings: Settings, *, prune: bool = False) -> Conversion:
     names, graphs = [function.name for function in functions], tf_api.python_graphs(functions).get
     variables = _variables(functions) if settings.has_rules_of("variable") else None
     if len(names) == 1:
-        return engine.convert_named(names[0], tf_api.function_definition, settings, variables, graphs)
-    return engine.convert_pair(names[0], names[1], links, tf_api.function_definition, settings, variables, graphs)
+        return engine.convert_named(names[0], tf_api.function_definition, settings, variables, graphs, prune=prune)
+    return engine.convert_pair(names[0], names[1], links, tf_api.function_definition, settings, variables, graphs, prune=prune)
 
 
 class _Details:

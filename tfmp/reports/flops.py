@@ -81,8 +81,13 @@ def flops(node: tf_api.NodeDef, inputs: Sequence[Shape], output: Shape) -> float
     return formula(node, known, [UNKNOWN if size is None else size for size in output])
 
 
-def multiplying(body: Body) -> Iterator[tuple[int, int]]:
-    """Yields the nodes of `FORMULAS`, whose shapes tell how much is multiplied, each with the node that does it: itself, or the kernel in its place."""
+def multiplying(body: Body) -> Iterator[tuple[tf_api.NodeDef, int]]:
+    """Yields the nodes of `FORMULAS` that the program had, whose shapes tell how much is multiplied, each with the number of the node that does it now: its
+    own, or that of the kernel in its place.
+    """
     for node in body.nodes_of(FORMULAS):
         if node in body.replaced or node not in body.made:
-            yield node, body.replaced.get(node, node)
+            yield body.protos[node], body.replaced.get(node, node)
+    for proto, kernel in body.gone:
+        if kernel is not None and proto.op in FORMULAS:
+            yield proto, kernel

@@ -84,7 +84,7 @@ class Part:
 
     @functools.cached_property
     def _counted(self) -> dict[int, int]:
-        return {worker: counted for counted, worker in multiplying(self.body)}
+        return {worker: self.body.by_name[proto.name] for proto, worker in multiplying(self.body)}
 
     @property
     def estimated(self) -> bool:

@@ -1,0 +1,50 @@
+"""A function without nodes that nothing needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from tfmp import tf_api
+from tfmp.graph.view import Body, Gone
+from tfmp.graph.wire import without_nodes_at
+
+T = TypeVar("T")
+
+
+def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) -> tuple[Body, tf_api.FunctionDef]:
+    """Returns `body` and `function` without some nodes; the others keep their order and are, byte for byte, what they were.
+
+    Args:
+      body: the view of `function`; not changed.
+      function: not changed.
+      needless: the nodes to leave out, of which nothing else may read one or wait for one (`program.liveness`): no arguments or results.
+    """
+    keep = np.ones(len(body), bool)
+    keep[list(needless)] = False
+    number = (np.cumsum(keep) - 1).tolist()
+    mask = keep.tolist()
+
+    def still_there(values: Mapping[int, T]) -> dict[int, T]:
+        return {number[node]: value for node, value in values.items() if mask[node]}
+
+    new = Body(body.name, attrs=body.attrs, arguments=body.arguments, results=body.results, kinds=body.kinds)
+    new.control_results, new.called_as_ops = body.control_results, body.called_as_ops
+    for column in ("names", "ops", "devices", "kind_of", "layouts", "types", "protos"):
+        setattr(new, column, list(itertools.compress(getattr(body, column), mask)))
+    new.inputs = [[(number[source], port) for source, port in edges] for edges in itertools.compress(body.inputs, mask)]
+    new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
+    new.made, new.shapes = still_there(body.made), still_there(body.shapes)
+    new.controlled, new.marked, new.residual = ({number[node] for node in nodes if mask[node]} for nodes in (body.controlled, body.marked, body.residual))
+    new.gone = tuple(_gone(body, node, number) for node in sorted(needless))
+    new.dead = ()
+    new.make_readable(range(len(new) - new.results))
+    return new, without_nodes_at(function, mask[body.arguments : len(body) - body.results])
+
+
+def _gone(body: Body, node: int, number: list[int]) -> Gone:
+    kernel = body.replaced.get(node)
+    return Gone(body.protos[node], None if kernel is None else number[kernel])

@@ -1,0 +1,62 @@
+"""Graph protos as they are written, for what looks at very many nodes and needs little of each.
+
+TensorFlow's own message classes make something of every attribute of every node. The ones here have the same field numbers, and declare as bytes what they
+only hand on (protobuf's encoding guide: a message, or an entry of a map, is written as its length and its bytes).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tfmp import tf_api
+
+Field = descriptor_pb2.FieldDescriptorProto
+
+FIELDS: Mapping[str, Sequence[tuple[str, int, int]]] = {
+    "Node": (("op", 2, Field.TYPE_STRING), ("attr", 5, Field.TYPE_BYTES)),
+    "Function": (("node", 3, Field.TYPE_MESSAGE),),
+    "Graph": (("node", 1, Field.TYPE_MESSAGE),),
+    "FunctionOfBytes": (("node", 3, Field.TYPE_BYTES),),
+}
+"""Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are."""
+
+@functools.cache
+def _messages() -> Mapping[str, Any]:
+    """Returns the message classes of `FIELDS`."""
+    file = descriptor_pb2.FileDescriptorProto(name="tfmp/graph/wire.proto", package="tfmp", syntax="proto3")
+    for message, fields in FIELDS.items():
+        declared = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            one = declared.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL if name == "op" else Field.LABEL_REPEATED)
+            if kind == Field.TYPE_MESSAGE:
+                one.type_name = ".tfmp.Node"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptors = {message: pool.FindMessageTypeByName(f"tfmp.{message}") for message in FIELDS}
+    make = getattr(message_factory, "GetMessageClass", None) or message_factory.MessageFactory(pool).GetPrototype  # the second before protobuf 4.22
+    return {message: make(descriptor) for message, descriptor in descriptors.items()}
+
+
+def written(proto: tf_api.FunctionDef | tf_api.GraphDef) -> Iterable[Any]:
+    """Returns the nodes of `proto` with the bytes of their attributes."""
+    message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
+    return message.FromString(proto.SerializeToString()).node
+
+
+def written_one(node: tf_api.NodeDef) -> Any:
+    """Returns one node with the bytes of its attributes."""
+    return _messages()["Node"].FromString(node.SerializeToString())
+
+
+def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> tf_api.FunctionDef:
+    """Returns a copy of `function` with those of its nodes, in their order, for which `keep` is true."""
+    read = _messages()["FunctionOfBytes"].FromString(function.SerializeToString())
+    kept = list(itertools.compress(read.node, keep))
+    read.ClearField("node")
+    read.node.extend(kept)
+    return tf_api.FunctionDef.FromString(read.SerializeToString())
