@@ -14,6 +14,7 @@ from tfmp.colouring.reasons import Decision, decisions
 from tfmp.dtypes import FloatFormat
 from tfmp.graph.library import with_functions
 from tfmp.oplists import OpLists
+from tfmp.program.liveness import dead_nodes
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.link import Linked, Written, link
 from tfmp.rewriting.plan import Plan
@@ -32,22 +33,27 @@ class BodyConversion:
     plan: Plan
     proto: tf_api.FunctionDef | tf_api.GraphDef
 
+    @functools.cached_property
+    def sixteen(self) -> frozenset[int]:
+        """The nodes, arguments and results among them, with at least one 16-bit type attribute; but for those that TensorFlow prunes."""
+        nodes = np.unique(self.colouring.graph.nodes[np.frombuffer(self.colouring.sixteen, bool)])
+        return frozenset(nodes.tolist()).difference(dead_nodes(self.plan.body))
+
     @property
     def converted(self) -> int:
-        """Number of nodes with at least one 16-bit type attribute."""
-        nodes = np.unique(self.colouring.graph.nodes[np.frombuffer(self.colouring.sixteen, bool)])
-        return sum(node in self.plan.body.proto_nodes for node in nodes.tolist())
+        """Number of nodes with at least one 16-bit type attribute that TensorFlow does not prune."""
+        return sum(node in self.plan.body.proto_nodes for node in self.sixteen)
 
     @property
     def total(self) -> int:
         """Number of nodes, those that were taken out among them; arguments and results are not counted."""
-        return len(self.plan.body.proto_nodes) + len(self.plan.body.gone)
+        return len(self.plan.body.proto_nodes) + self.plan.body.pruned
 
     @property
     def kernel_of(self) -> list[int]:
         """The kernel, by number, of each node that one replaces."""
         body = self.plan.body
-        return [] if self.plan.empty else [*body.replaced.values(), *(kernel for _, kernel in body.gone if kernel is not None)]
+        return [] if self.plan.empty else [*body.replaced.values(), *(gone.kernel for gone in body.gone)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Conversion:
 
     @property
     def converted(self) -> int:
-        """Number of nodes, in all bodies, that have a 16-bit type attribute now."""
+        """Number of nodes, in all bodies, that have a 16-bit type attribute now and run."""
         return sum(body.converted for body in self.bodies.values())
 
     @property

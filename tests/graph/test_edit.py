@@ -107,8 +107,8 @@ def test_an_old_batch_normalisation_becomes_the_newer_one_when_its_type_is_set()
 @pytest.mark.parametrize(
     ("node", "retarget", "expected"),
     [
-        ("c = PartitionedCall(x) Tout=[float] f=old", Retarget(1, "f", 0, "new"), "f=new"),
-        ("c = Case(i, x) Tout=[float] branches=[a, b]", Retarget(1, "branches", 1, "new"), "branches=[a, new]"),
+        ("c = PartitionedCall(x) Tout=[float] f=old", Retarget("c", "f", 0, "new"), "f=new"),
+        ("c = Case(i, x) Tout=[float] branches=[a, b]", Retarget("c", "branches", 1, "new"), "branches=[a, new]"),
     ],
 )
 def test_calls_are_retargeted_in_a_copy(node: str, retarget: Retarget, expected: str) -> None:

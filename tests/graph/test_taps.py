@@ -38,7 +38,7 @@ def tapped(in_turn: bool, place: str = "") -> tf_api.FunctionDef:
     nodes = {name: number for number, name in enumerate(body.names)}
     taps = [Tap(nodes[name], (0,), f"token of {name}") for name in ("x", "early", "late", "call", "noise", "sum")]
     before = proto.SerializeToString(deterministic=True)
-    retargets = [Retarget(nodes["call"] - body.arguments, "f", 0, "inner_tapped")]
+    retargets = [Retarget("call", "f", 0, "inner_tapped")]
     copy = with_taps(body, proto, "outer_tapped", taps, [nodes["call"]], retargets, place=place, in_turn=in_turn)
     assert proto.SerializeToString(deterministic=True) == before
     return copy

@@ -150,9 +150,9 @@ def set_data_inputs(node: tf_api.NodeDef, texts: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Retarget:
-    """The function attribute `attr` (entry `position`, if it is a list) of the node at `index` of a proto names `function` from now on."""
+    """The function attribute `attr` (entry `position`, if it is a list) of the node called `node` names `function` from now on."""
 
-    index: int
+    node: str
     attr: str
     position: int
     function: str
@@ -181,9 +181,9 @@ def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
     is_function = isinstance(copy, tf_api.FunctionDef)
     if is_function:
         copy.signature.name = name
-    nodes = copy.node_def if is_function else copy.node
+    nodes = {node.name: node for node in (copy.node_def if is_function else copy.node)}
     for retarget in retargets:
-        value = nodes[retarget.index].attr[retarget.attr]
+        value = nodes[retarget.node].attr[retarget.attr]
         (value.func if value.HasField("func") else value.list.func[retarget.position]).name = retarget.function
     return copy
 

@@ -39,12 +39,10 @@ def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) 
     new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
     new.made, new.shapes = still_there(body.made), still_there(body.shapes)
     new.controlled, new.marked, new.residual = ({number[node] for node in nodes if mask[node]} for nodes in (body.controlled, body.marked, body.residual))
-    new.gone = tuple(_gone(body, node, number) for node in sorted(needless))
+    new.gone = tuple(Gone(body.ops[node], body.protos[node], number[kernel]) for node, kernel in body.replaced.items() if not mask[node])
+    new.replaced = {node: number[kernel] for node, kernel in still_there(body.replaced).items()}
+    new.pruned = len(needless)
     new.dead = ()
     new.make_readable(range(len(new) - new.results))
     return new, without_nodes_at(function, mask[body.arguments : len(body) - body.results])
 
-
-def _gone(body: Body, node: int, number: list[int]) -> Gone:
-    kernel = body.replaced.get(node)
-    return Gone(body.protos[node], None if kernel is None else number[kernel])

@@ -33,10 +33,11 @@ Edge = tuple[int, int]
 
 
 class Gone(NamedTuple):
-    """A node that was taken out of a body, and the number of the kernel that does what it did; None if nothing needed that."""
+    """A node that was taken out of a body since a kernel does what it did: its op, itself, and the number of the kernel's node."""
 
+    op: str
     proto: tf_api.NodeDef
-    kernel: int | None
+    kernel: int
 
 
 @dataclasses.dataclass
@@ -65,7 +66,8 @@ class Body:
       resized: nodes whose result has the shape of another tensor, since what they read was moved (`program.rearrange`).
       made: nodes that the Python graph of the function does not know, or knows as another op, to the shapes of their outputs (`fusion`).
       replaced: nodes that nothing needs any more, since a kernel computes what they did, to the node of that kernel.
-      gone: nodes that were in the function and are not any more (`prune`).
+      gone: nodes in whose place kernels are, and which are not in the function any more (`prune`).
+      pruned: number of all nodes that are not any more.
       residual: nodes that add to what runs past the layers: a layer's result to what the layer normalises, or gradients likewise.
       dead: what `liveness.dead_nodes` has found, once it was asked.
       shapes: what `shapes.Sizes` has looked up, node by node: whoever asks next about this body, or about a copy with other edges, finds it there.
@@ -94,6 +96,7 @@ class Body:
     made: dict[int, tuple[tuple[int | None, ...] | None, ...]] = dataclasses.field(default_factory=dict)
     replaced: dict[int, int] = dataclasses.field(default_factory=dict)
     gone: tuple[Gone, ...] = ()
+    pruned: int = 0
     residual: set[int] = dataclasses.field(default_factory=set)
     dead: tuple[int, ...] | None = None
     shapes: dict[int, Sequence[tuple[int | None, ...] | None]] = dataclasses.field(default_factory=dict)

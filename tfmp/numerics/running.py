@@ -58,7 +58,7 @@ class TappedProgram:
     def _proto(sites: Sites, number: int, names: Sequence[str], taps: Sequence[Tap], in_turn: bool) -> tf_api.FunctionDef:
         instance, body = sites.instances[number], sites.body(number)
         retargets = [
-            Retarget(node - body.arguments, callee.attr, callee.position, names[callee.instance])
+            Retarget(body.names[node], callee.attr, callee.position, names[callee.instance])
             for node, callees in instance.calls.items()
             for callee in callees
         ]

@@ -30,7 +30,7 @@ def casts_of(part: Part, parts: Sequence[Part]) -> Iterator[Cast]:
 def _inserted(part: Part, cast: InsertCast) -> Cast:
     node, port = cast.source
     shape = part.shapes[node][port]
-    runs = 0 if cast.constant or all(reader in part.dead for reader, _ in cast.readers) else part.runs
+    runs = 0 if cast.constant or part.result.plan.is_pruned(cast, part.dead) else part.runs
     written = size_of(shape) * (bytes_of(cast.target) + (4 if cast.round_trip else 0))
     kind = "constant" if cast.constant else "rounding" if cast.round_trip else "cast"
     readers = tuple(dict.fromkeys(part.first + reader for reader, _ in cast.readers))

@@ -88,6 +88,4 @@ def multiplying(body: Body) -> Iterator[tuple[tf_api.NodeDef, int]]:
     for node in body.nodes_of(FORMULAS):
         if node in body.replaced or node not in body.made:
             yield body.protos[node], body.replaced.get(node, node)
-    for proto, kernel in body.gone:
-        if kernel is not None and proto.op in FORMULAS:
-            yield proto, kernel
+    yield from ((gone.proto, gone.kernel) for gone in body.gone if gone.op in FORMULAS)

@@ -93,10 +93,11 @@ class Part:
 
 
 def colour_of(result: BodyConversion, node: int) -> str:
-    """Returns "converted" if a type attribute of `node` is in 16 bit now, else "kept" if one is float32, else "other"."""
-    if any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node)):
+    """Returns "converted" if a type attribute of `node` is in 16 bit now and it runs, "kept" if one is float32, else "other"."""
+    if node in result.sixteen:
         return CONVERTED
-    return KEPT if DT_FLOAT in result.plan.body.types[node] else OTHER
+    retyped = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(node))
+    return KEPT if DT_FLOAT in result.plan.body.types[node] and not retyped else OTHER
 
 
 def _is_estimated(shape: Shape) -> bool:

@@ -12,7 +12,7 @@ import dataclasses
 from tfmp.graph.flat import Shape
 
 CONVERTED, KEPT, OTHER = "converted", "kept", "other"
-"""A node's colour: it has a type attribute in 16 bit; it has float32 ones only; it has neither (integers, handles)."""
+"""A node's colour: it has a type attribute in 16 bit; it has float32 ones only; it has neither (integers, handles), or it has 16-bit ones and never runs."""
 
 
 @dataclasses.dataclass(frozen=True)

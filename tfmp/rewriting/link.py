@@ -70,9 +70,9 @@ def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, 
     result = []
     for number, instance in enumerate(instances):
         if number in names or number < roots:
-            arguments = written[number].plan.body.arguments
+            names_of = written[number].plan.body.names
             retargets = [
-                Retarget(node - arguments, callee.attr, callee.position, names[twin[callee.instance]])
+                Retarget(names_of[node], callee.attr, callee.position, names[twin[callee.instance]])
                 for node, callees in instance.calls.items()
                 for callee in callees
                 if callee.instance in changed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -122,10 +122,14 @@ class Plan:
 
     @functools.cached_property
     def run_time_casts(self) -> int:
-        """Number of Cast nodes that will run: one that only nodes read which TensorFlow prunes is pruned with them."""
+        """Number of Cast nodes that will run."""
         dead = frozenset(dead_nodes(self.body)) if self.casts else frozenset()
-        running = (cast for cast in self.casts if not cast.constant and not all(node in dead for node, _ in cast.readers))
+        running = (cast for cast in self.casts if not (cast.constant or self.is_pruned(cast, dead)))
         return sum(1 + cast.round_trip for cast in running) + sum(read.is_new for read in self.reads)
+
+    def is_pruned(self, cast: InsertCast, dead: Collection[int]) -> bool:
+        """Returns whether TensorFlow prunes a cast, since it prunes all that read it (`dead`), and no call is handed the result."""
+        return all(node in dead for node, _ in cast.readers) and not any(read.same_as == cast.name for read in self.reads)
 
     @property
     def other_results(self) -> frozenset[str]:

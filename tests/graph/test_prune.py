@@ -1,0 +1,65 @@
+"""A function without nodes that nothing needs is the same function otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.graph_text import functions, parse
+from tfmp.graph.prune import pruned
+from tfmp.graph.view import Body, Gone, read_function
+from tfmp.program.liveness import dead_nodes
+
+TEXT = """
+function f(a: float, b: float) -> (r: float, again: float)
+  idle = Neg(a)
+  first = Relu(a)
+  idler = AddV2(idle:y:0, first:activations:0)
+  second = AddV2(first:activations:0, b, ^idlest)
+  idlest = NoOp()
+  never = Mul(idler:z:0, second:z:0, ^idlest) device=/device:CPU:0
+  return r = second:z:0
+  return again = b
+"""
+
+
+def view() -> tuple[Body, object]:
+    function = functions(parse(TEXT))["f"]
+    function.attr["_mark"].s = b"here"
+    function.node_def[1].experimental_debug_info.original_node_names.append("somewhere")
+    return read_function(function, {}), function
+
+
+def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
+    body, function = view()
+    before = function.SerializeToString(deterministic=True)
+    assert [body.names[node] for node in dead_nodes(body)] == ["idle", "idler", "never"]
+    smaller, proto = pruned(body, function, dead_nodes(body))
+    assert [node.name for node in proto.node_def] == ["first", "second", "idlest"]
+    again = read_function(proto, {})
+    for field in ("names", "ops", "devices", "types", "layouts", "inputs", "by_name", "tensors", "controlled", "arguments", "results", "protos"):
+        assert getattr(smaller, field) == getattr(again, field), field
+    assert (smaller.edges.tensor.tolist(), smaller.by_op) == (again.edges.tensor.tolist(), again.by_op)
+    assert function.SerializeToString(deterministic=True) == before
+
+
+def test_every_other_byte_stays() -> None:
+    body, function = view()
+    _, proto = pruned(body, function, dead_nodes(body))
+    expected = type(proto)()
+    expected.CopyFrom(function)
+    for name in ("never", "idler", "idle"):
+        del expected.node_def[[node.name for node in expected.node_def].index(name)]
+    assert proto.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+
+
+def test_what_is_known_of_nodes_goes_with_them() -> None:
+    body, function = view()
+    number = {name: node for node, name in enumerate(body.names)}
+    notes = {"made": {number["second"]: ((2,),)}, "shapes": {number["second"]: [(2,)], number["idle"]: [(3,)]}}
+    body = dataclasses.replace(body, **notes, replaced={number["idler"]: number["second"]}, residual={number["second"]}, marked={number["never"]})
+    smaller, _ = pruned(body, function, dead_nodes(body))
+    second = smaller.names.index("second")
+    assert (smaller.made, smaller.shapes, smaller.residual, smaller.marked) == ({second: ((2,),)}, {second: [(2,)]}, {second}, set())
+    assert (smaller.replaced, smaller.pruned) == ({}, 3)
+    assert smaller.gone == (Gone("AddV2", body.protos[number["idler"]], second),)
+    assert dead_nodes(smaller) == ()
