@@ -25,13 +25,15 @@ from tfmp.settings import Settings
 class BodyConversion:
     """What happened to one instance of a function: its colours, the edits, and the new proto (the original one if nothing changed).
 
-    The proto still calls the functions that the original called; `Conversion.functions` has them with their new names.
+    The proto still calls the functions that the original called; `Conversion.functions` has them with their new names. Of a changed function, `serialised` is
+    its serialised form.
     """
 
     function: str
     colouring: Colouring
     plan: Plan
     proto: tf_api.FunctionDef | tf_api.GraphDef
+    serialised: bytes = b""
 
     @functools.cached_property
     def sixteen(self) -> frozenset[int]:
@@ -42,7 +44,7 @@ class BodyConversion:
     @property
     def converted(self) -> int:
         """Number of nodes with at least one 16-bit type attribute that TensorFlow does not prune."""
-        return sum(node in self.plan.body.proto_nodes for node in self.sixteen)
+        return len(self.sixteen.intersection(self.plan.body.proto_nodes))
 
     @property
     def total(self) -> int:
@@ -125,7 +127,7 @@ class Conversion:
 
     def functions(self, new_name: Callable[[str, int], str]) -> list[Linked]:
         """Returns the roots and every function that differs from the original, under new names and calling each other (see `link`)."""
-        return link(self.instances, [Written(body.plan, body.proto) for body in self.bodies.values()], self.roots, new_name)
+        return link(self.instances, [Written(body.plan, body.proto, body.serialised) for body in self.bodies.values()], self.roots, new_name)
 
     @functools.cached_property
     def graph_def(self) -> tf_api.GraphDef:

@@ -31,7 +31,7 @@ from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.program.writes import READ
-from tfmp.rewriting.apply import apply
+from tfmp.rewriting.apply import Applied, apply
 from tfmp.rewriting.hoist import hoist_reads
 from tfmp.rewriting.plan import Move, Plan, make_plan
 from tfmp.settings import Settings, make_settings
@@ -133,8 +133,9 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         original = program.definitions[instance.function]
-        proto = original if plan.empty else apply(plan, definitions[instance.function], program.schemas, () if settings.emulate else devices[number])
-        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, proto)
+        wanted = () if settings.emulate else devices[number]
+        written = Applied(original, b"") if plan.empty else apply(plan, definitions[instance.function], program.schemas, wanted)
+        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, *written)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
     if settings.ranges.path and _share_measured(measured, program) < FEW_MEASURED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tests.graph_text import functions, parse
+from tfmp import tf_api
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import Body, Gone, read_function
 from tfmp.program.liveness import dead_nodes
@@ -33,7 +34,8 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
     body, function = view()
     before = function.SerializeToString(deterministic=True)
     assert [body.names[node] for node in dead_nodes(body)] == ["idle", "idler", "never"]
-    smaller, proto = pruned(body, function, dead_nodes(body))
+    smaller, written = pruned(body, function, dead_nodes(body))
+    proto = tf_api.FunctionDef.FromString(written)
     assert [node.name for node in proto.node_def] == ["first", "second", "idlest"]
     again = read_function(proto, {})
     for field in ("names", "ops", "devices", "types", "layouts", "inputs", "by_name", "tensors", "controlled", "arguments", "results", "protos"):
@@ -44,7 +46,8 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
 
 def test_every_other_byte_stays() -> None:
     body, function = view()
-    _, proto = pruned(body, function, dead_nodes(body))
+    _, written = pruned(body, function, dead_nodes(body))
+    proto = tf_api.FunctionDef.FromString(written)
     expected = type(proto)()
     expected.CopyFrom(function)
     for name in ("never", "idler", "idle"):

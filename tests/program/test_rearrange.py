@@ -30,7 +30,7 @@ def moved(function: Callable[..., Any], spec: tf.TensorSpec = SPEC) -> tuple[Any
     body = read_function(definition, {})
     after = rearranged(body, Sizes.of_body(body, tf_api.python_graphs([concrete.inference_fn]).get))
     plan = Plan(after, (), (), moves=tuple(Move(reader, source) for reader, source in moved_edges(body, after)))
-    return concrete, after, definition if plan.empty and not plan.moves else apply(plan, definition, {}, ("CPU",))
+    return concrete, after, definition if plan.empty and not plan.moves else apply(plan, definition, {}, ("CPU",)).proto
 
 
 def call(definition: Any, *arguments: np.ndarray) -> list[np.ndarray]:

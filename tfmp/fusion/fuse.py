@@ -17,7 +17,7 @@ from tfmp.fusion.groups import waits
 from tfmp.fusion.norms import ADDITIONS, Norm, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.writer import Writer
-from tfmp.graph.edit import Proto
+from tfmp.graph.edit import Original, Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import Body, Edge, grown
@@ -44,7 +44,7 @@ class Fused:
     """
 
     bodies: Mapping[str, Body]
-    protos: Mapping[str, Proto]
+    protos: Mapping[str, Original]
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
@@ -67,8 +67,10 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
 
 def without_needless(fused: Fused) -> Fused:
     """Returns `fused` without the nodes that kernels replace, nor anything else that TensorFlow prunes, in the functions that have kernels."""
-    functions = {name: pruned(fused.bodies[name], proto, dead_nodes(fused.bodies[name])) for name, proto in fused.protos.items()}
-    return Fused({**fused.bodies, **{name: body for name, (body, _) in functions.items()}}, {name: proto for name, (_, proto) in functions.items()})
+    bodies, protos = dict(fused.bodies), {}
+    for name, proto in fused.protos.items():
+        bodies[name], protos[name] = pruned(bodies[name], proto, dead_nodes(bodies[name]))
+    return Fused(bodies, protos)
 
 
 def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Proto, Body] | None:

@@ -12,6 +12,18 @@ from tfmp.graph.view import Body, Edge
 
 Proto = tf_api.FunctionDef | tf_api.GraphDef
 
+Original = Proto | bytes
+"""What is copied before it is edited: a proto, or a function in its serialised form."""
+
+
+def copy_of(original: Original) -> Proto:
+    """Returns a new proto that says what `original` does."""
+    if isinstance(original, bytes):
+        return tf_api.FunctionDef.FromString(original)
+    copy = type(original)()
+    copy.CopyFrom(original)
+    return copy
+
 
 class GraphEditor:
     """Edits a copy of one body's proto.
@@ -22,11 +34,10 @@ class GraphEditor:
       touched: numbers of the nodes that were edited, to whether more was than which tensors they read.
     """
 
-    def __init__(self, body: Body, original: tf_api.FunctionDef | tf_api.GraphDef) -> None:
+    def __init__(self, body: Body, original: Original) -> None:
         """Copies `original`, the proto that `body` was read from."""
         self.body = body
-        self.proto = type(original)()
-        self.proto.CopyFrom(original)
+        self.proto: Proto = copy_of(original)
         self._nodes = self.proto.node_def if body.name else self.proto.node
         self.touched: dict[int, bool] = {}
 
@@ -160,10 +171,11 @@ class Retarget:
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """The FunctionDef `proto` under the name `name`, for those who only want its serialised form."""
+    """The FunctionDef `proto` under the name `name`, for those who only want its serialised form; `serialised` is that of `proto`, if it is at hand."""
 
     proto: Proto
     name: str
+    serialised: bytes = b""
 
     def SerializeToString(self) -> bytes:  # noqa: N802  (protobuf's name)
         """Returns the function, serialised. A message that is followed by another is parsed as the first with what the second says merged into it
@@ -171,13 +183,12 @@ class Renamed:
         """
         renaming = tf_api.FunctionDef()
         renaming.signature.name = self.name
-        return self.proto.SerializeToString() + renaming.SerializeToString()
+        return (self.serialised or self.proto.SerializeToString()) + renaming.SerializeToString()
 
 
 def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
     """Returns a copy of `proto`, a FunctionDef under the name `name` or a GraphDef, whose calls go where `retargets` say."""
-    copy = type(proto)()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     is_function = isinstance(copy, tf_api.FunctionDef)
     if is_function:
         copy.signature.name = name

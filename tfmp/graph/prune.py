@@ -15,8 +15,8 @@ from tfmp.graph.wire import without_nodes_at
 T = TypeVar("T")
 
 
-def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) -> tuple[Body, tf_api.FunctionDef]:
-    """Returns `body` and `function` without some nodes; the others keep their order and are, byte for byte, what they were.
+def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) -> tuple[Body, bytes]:
+    """Returns `body`, and `function` in its serialised form, without some nodes; the others keep their order and are, byte for byte, what they were.
 
     Args:
       body: the view of `function`; not changed.

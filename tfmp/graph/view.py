@@ -253,9 +253,9 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     signature = function.signature
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
     body.control_results = tuple(function.control_ret.values())
-    body.called_as_ops = frozenset(library)
     _add_pseudo(body, ARG, signature.input_arg)
     _add_nodes(body, function.node_def, written(function), library)
+    body.called_as_ops = frozenset(library)  # which may look functions up as they are asked for
     body.make_readable(range(len(body)))
     _add_pseudo(body, RETVAL, signature.output_arg)
     _refuse_twins(body)
@@ -265,15 +265,22 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
 
 def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
-    body = Body("", called_as_ops=frozenset(library))
+    body = Body("")
     _add_nodes(body, graph.node, written(graph), library)
+    body.called_as_ops = frozenset(library)
     body.make_readable(range(len(body)))
     _refuse_twins(body)
     _connect(body, range(len(body)), {})
     return body
 
 
-def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Mapping[int, bool], library: Mapping[str, OpSchema]) -> Body:
+def reread(
+    body: Body,
+    proto: tf_api.FunctionDef | tf_api.GraphDef,
+    touched: Mapping[int, bool],
+    library: Mapping[str, OpSchema],
+    as_written: Sequence[Any] = (),
+) -> Body:
     """Returns the view of `proto`, an edited copy of what `body` was read from, by reading only what the edit may have changed.
 
     Args:
@@ -281,29 +288,31 @@ def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Map
       proto: the copy: the same nodes in the same order, then added ones. The added ones come last in the view, after the results.
       touched: numbers of the nodes of which something may differ, and of the results whose sources may: to whether that may be more than what they read.
       library: as for `read_function`.
+      as_written: the nodes of `proto` as `wire.written` returns them, if they are at hand.
     """
-    changed, start = [number for number, more in touched.items() if more], len(body)
+    changed, start, in_proto = [number for number, more in touched.items() if more], len(body), body.proto_nodes
     nodes, signature = (proto.node_def, proto.signature) if body.name else (proto.node, tf_api.OpDef())
     new = _copy(body)
-    for number in [number for number in touched if number in body.proto_nodes]:
+    for number in [number for number in touched if number in in_proto]:
         new.protos[number] = nodes[number - body.arguments]
-    _reread_nodes(new, [number for number in changed if number in body.proto_nodes], library)
-    for number in (number for number in changed if number not in body.proto_nodes):
-        arg = signature.input_arg[number] if number < body.arguments else signature.output_arg[number - body.proto_nodes.stop]
+    find = as_written.__getitem__ if as_written else lambda index: written_one(nodes[index])
+    again = [number for number in changed if number in in_proto]
+    _reread_nodes(new, again, [find(number - body.arguments) for number in again], library)
+    for number in (number for number in changed if number not in in_proto):
+        arg = signature.input_arg[number] if number < body.arguments else signature.output_arg[number - in_proto.stop]
         (new.kind_of[number],) = new.kinds.pseudo(body.ops[number], body.layouts[number], [arg.type])
         new.types[number] = new.kinds.table[new.kind_of[number]].types
     _add_pseudo(new, ARG, signature.input_arg[body.arguments :])
-    added = nodes[len(body.proto_nodes) :]
-    _add_nodes(new, added, map(written_one, added), library)
+    _add_nodes(new, nodes[len(in_proto) :], [find(index) for index in range(len(in_proto), len(nodes))], library)
     new.make_readable(range(start, len(new)))
     _connect(new, [*touched, *range(start, len(new))], proto.ret if body.name else {})
     return new
 
 
-def _reread_nodes(body: Body, numbers: Sequence[int], library: Mapping[str, OpSchema]) -> None:
-    """Gives the nodes in `numbers` the ops and types that their protos have."""
+def _reread_nodes(body: Body, numbers: Sequence[int], as_written: Sequence[Any], library: Mapping[str, OpSchema]) -> None:
+    """Gives the nodes in `numbers` the ops and types that their protos have, of which `as_written` has the attributes."""
     protos: list[tf_api.NodeDef] = [body.protos[number] for number in numbers]
-    for number, kind in zip(numbers, body.kinds.read(map(written_one, protos), protos, library), strict=True):
+    for number, kind in zip(numbers, body.kinds.read(as_written, protos, library), strict=True):
         one = body.kinds.table[kind]
         body.kind_of[number] = kind
         body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
@@ -326,14 +335,14 @@ def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], ad
     changed = [number for number, more in inside.items() if more]
     for number in changed:
         new.tensors.pop(new._first_text(number), None)
-    _reread_nodes(new, changed, library)
+    _reread_nodes(new, changed, [written_one(new.protos[number]) for number in changed], library)
     new.tensors.update({new._first_text(number): (number, 0) for number in changed})
     columns: list[list[Any]] = [new.names, new.ops, new.devices, new.kind_of, new.layouts, new.types, new.protos, new.inputs]
     results = [column[stop:] for column in columns]
     for column in columns:
         del column[stop:]
     _add_nodes(new, nodes[stop - body.arguments :], added, library)
-    new._make_readable(range(stop, len(new)))
+    new.make_readable(range(stop, len(new)))
     moved = len(new) - stop
     for column, rest in zip(columns, results, strict=True):
         column += rest

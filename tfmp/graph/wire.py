@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -42,10 +42,10 @@ def _messages() -> Mapping[str, Any]:
     return {message: make(descriptor) for message, descriptor in descriptors.items()}
 
 
-def written(proto: tf_api.FunctionDef | tf_api.GraphDef) -> Iterable[Any]:
-    """Returns the nodes of `proto` with the bytes of their attributes."""
+def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[Any]:
+    """Returns the nodes of `proto` with the bytes of their attributes; `serialised` is its serialised form, if that is at hand."""
     message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
-    return message.FromString(proto.SerializeToString()).node
+    return message.FromString(serialised or proto.SerializeToString()).node
 
 
 def written_one(node: tf_api.NodeDef) -> Any:
@@ -53,10 +53,10 @@ def written_one(node: tf_api.NodeDef) -> Any:
     return _messages()["Node"].FromString(node.SerializeToString())
 
 
-def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> tf_api.FunctionDef:
-    """Returns a copy of `function` with those of its nodes, in their order, for which `keep` is true."""
+def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> bytes:
+    """Returns `function`, serialised, with those of its nodes, in their order, for which `keep` is true."""
     read = _messages()["FunctionOfBytes"].FromString(function.SerializeToString())
     kept = list(itertools.compress(read.node, keep))
     read.ClearField("node")
     read.node.extend(kept)
-    return tf_api.FunctionDef.FromString(read.SerializeToString())
+    return bytes(read.SerializeToString())

@@ -30,7 +30,8 @@ def _dead_nodes(body: Body) -> list[int]:
     needed[len(body) - body.results :] = True
     needed[[body.by_name[name] for name in body.control_results]] = True
     needed = reachable(arrows(body), needed)
-    return [node for node in np.nonzero(~needed)[0].tolist() if node in body.proto_nodes]
+    needed[: body.arguments] = True
+    return np.flatnonzero(~needed).tolist()
 
 
 def arrows(body: Body) -> tuple[Array, Array]:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
 from tfmp.graph import kernels
-from tfmp.graph.edit import GraphEditor, Proto
+from tfmp.graph.edit import GraphEditor, Original, Proto
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, plain, reread
+from tfmp.graph.wire import written
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
 
-def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Proto:
+class Applied(NamedTuple):
+    """A graph with the edits of a plan: the proto, and its serialised form; of a main graph, b""."""
+
+    proto: Proto
+    serialised: bytes
+
+
+def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Applied:
     """Returns a copy of `original` with the edits of `plan`; `original` is not changed.
 
     Args:
@@ -48,9 +57,10 @@ def apply(plan: Plan, original: Proto, library: Mapping[str, OpSchema], devices:
             editor.redirect(reader, argument.name)
     for read in plan.reads:
         editor.hand_over(read.node, read.argument or _cast_read(editor, read), CALLING_OPS[plan.body.ops[read.node]].inputs, read.target.number)
-    after = reread(plan.body, editor.proto, editor.touched, library)
+    serialised = editor.proto.SerializeToString() if plan.body.name else b""
+    after = reread(plan.body, editor.proto, editor.touched, library, written(editor.proto, serialised) if serialised else ())
     verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
-    return editor.proto
+    return Applied(editor.proto, serialised)
 
 
 def _add(editor: GraphEditor, cast: InsertCast) -> str:

@@ -14,10 +14,11 @@ from tfmp.rewriting.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """One instance after its plan was carried out: the edits, and the proto, which still calls the old functions."""
+    """One instance after its plan was carried out: the edits, and the proto, which still calls the old functions; its serialised form, if that is at hand."""
 
     plan: Plan
     proto: Proto
+    serialised: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,14 @@ class Linked:
       instance: number of the first instance that it serves.
       name: its name; the old one if nothing changed.
       source: its definition under the old name, calling the old functions.
+      serialised: the same, serialised, if that is at hand.
       retargets: which of its calls go where.
     """
 
     instance: int
     name: str
     source: Proto
+    serialised: bytes
     retargets: tuple[Retarget, ...]
 
     @functools.cached_property
@@ -44,7 +47,7 @@ class Linked:
     @property
     def message(self) -> Proto | Renamed:
         """What to register it by: `proto`, or something that serialises to the same function and costs no copy."""
-        return self.proto if self.retargets else Renamed(self.source, self.name)
+        return self.proto if self.retargets else Renamed(self.source, self.name, self.serialised)
 
 
 def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, new_name: Callable[[str, int], str]) -> list[Linked]:
@@ -78,7 +81,7 @@ def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, 
                 if callee.instance in changed
             ]
             name = names.get(number, instance.function)
-            result.append(Linked(number, name, written[number].proto, tuple(retargets)))
+            result.append(Linked(number, name, written[number].proto, written[number].serialised, tuple(retargets)))
     return result
 
 

@@ -43,7 +43,7 @@ def retyped(body: Body, original: Proto, ends: Iterable[End], target: FloatForma
         else:
             casts.append(InsertCast(names.take(body.names[node], port, end), edge, origin, end, found))
     retypes = tuple(Retype(node, slot, target.number) for node, slot in sorted(chosen, key=lambda end: (end[0], end[1].attr, end[1].index)))
-    return without_idle_casts(apply(Plan(body, retypes, tuple(casts), tuple(shortcuts)), original, library, devices))
+    return without_idle_casts(apply(Plan(body, retypes, tuple(casts), tuple(shortcuts)), original, library, devices).proto)
 
 
 def _casts_onwards(body: Body, chosen: Collection[End], readers: list[list[list[Edge]]], target: FloatFormat) -> Iterator[End]:
