@@ -58,7 +58,7 @@ def test_nodes_with_lists_of_one_length_share_a_layout() -> None:
 )
 def test_outputs_are_named_by_argument_and_index(line: str, port: int, written: str) -> None:
     node = nodes(parse(line))["n"]
-    assert registered_schema(node.op).layout(node.attr).output_name(port) == written
+    assert registered_schema(node.op).layout(node.attr).output_names[port] == written
 
 
 def test_allowed_types_are_those_of_the_definition() -> None:

@@ -32,7 +32,7 @@ class Made:
 
 @functools.lru_cache(maxsize=1024)
 def _output_name(op: str, port: int) -> str:
-    return registered_schema(op).layout({}).output_name(port)
+    return registered_schema(op).layout({}).output_names[port]
 
 
 @dataclasses.dataclass(frozen=True)

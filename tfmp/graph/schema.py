@@ -57,15 +57,22 @@ class Layout:
         """The slots as plain tuples (attr, index, fixed), for the loops that read every node."""
         return tuple((slot.attr, slot.index, slot.fixed) for slot in self.slots)
 
-    def output_name(self, port: int) -> str:
-        """Returns how a FunctionDef writes output `port`, after the node's name: ":argument:index"."""
-        argument, first = [(name, first) for name, first in self.first_output.items() if first <= port][-1]  # the last: an empty list may share its start
-        return f":{argument}:{port - first}"
+    @functools.cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """How a FunctionDef writes each output, after the node's name: ":argument:index"."""
+        ends = [*list(self.first_output.values())[1:], len(self.outputs)]
+        spans = zip(self.first_output.items(), ends, strict=True) if self.first_output else ()
+        return tuple(f":{argument}:{port - first}" for (argument, first), end in spans for port in range(first, end))
+
+    @functools.cached_property
+    def port(self) -> Mapping[str, int]:
+        """What comes after a node's name and a colon where a FunctionDef writes one of its outputs, to the number of that."""
+        return {name[1:]: port for port, name in enumerate(self.output_names)}
 
     @functools.cached_property
     def first_suffix(self) -> str:
-        """`output_name(0)`; for a node without outputs, something that nothing reads."""
-        return self.output_name(0) if self.outputs else ":"
+        """How the first output is written; for a node without outputs, something that nothing reads."""
+        return self.output_names[0] if self.outputs else ":"
 
     @functools.cached_property
     def number(self) -> dict[Slot, int]:

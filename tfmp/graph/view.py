@@ -192,7 +192,7 @@ class Body:
             return self.names[source]
         if not self.name:
             return f"{self.names[source]}:{port}" if port else self.names[source]
-        return self.names[source] + self.layouts[source].output_name(port)
+        return self.names[source] + self.layouts[source].output_names[port]
 
     def _add(self, names: Sequence[str], kinds: Sequence[int], devices: Iterable[str], protos: Sequence[tf_api.NodeDef | None]) -> None:
         """Adds nodes of the kinds numbered `kinds`, which read nothing yet."""
@@ -420,17 +420,14 @@ def _find(body: Body, text: str, reader: int) -> Edge:
     try:
         source = body.by_name[name]
         layout = body.layouts[source]
-        port = 0 if not rest else int(rest) if rest.isdecimal() else _output(layout, rest)
+        port = layout.port.get(rest)
+        if port is None:  # a main graph's number, or a first output in a short form
+            port = 0 if not rest else int(rest) if rest.isdecimal() else layout.first_output[rest.partition(":")[0]] + int(rest.partition(":")[2] or 0)
     except (KeyError, ValueError):
         raise GraphError(f"node {body.names[reader]!r}{_where(body)} reads {text!r}, which is not there.") from None
     if port >= len(layout.outputs):
         raise GraphError(f"node {body.names[reader]!r}{_where(body)} reads {text!r}, but {name!r} has {len(layout.outputs)} outputs.")
     return source, port
-
-
-def _output(layout: Layout, text: str) -> int:
-    argument, _, index = text.partition(":")
-    return layout.first_output[argument] + int(index or 0)
 
 
 def _where(body: Body) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -91,14 +93,16 @@ def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozens
     Checked: every reader has the type of what it reads; arguments and results, but for those of the nodes `retyped`, are as before; names are unique;
     every node whose types changed has a kernel on each of `devices`.
     """
-    nodes = [name for name, proto in zip(after.names, after.protos, strict=True) if proto is not None]
-    if len(set(nodes)) < len(nodes):
+    if len(after.by_name) < len(after) - after.results:
         raise RewriteError(f"{_name(after)}: two nodes have the same name.")
-    kept = [node for node in before.pseudo_nodes if node not in retyped]
+    outside = (*range(before.arguments), *range(len(before) - before.results, len(before)))
+    kept = [node for node in outside if node not in retyped]
     if any((before.names[node], before.types[node]) != (after.names[node], after.types[node]) for node in kept):
         raise RewriteError(f"{_name(after)}: arguments or results changed their types.")
-    retyped_nodes = [node for node, (old, new) in enumerate(zip(before.types, after.types, strict=False)) if old is not new and old != new]
-    redirected = [node for node, (old, new) in enumerate(zip(before.inputs, after.inputs, strict=False)) if old is not new]
+    numbers = range(len(before))
+    candidates = itertools.compress(numbers, map(operator.is_not, before.types, after.types))
+    retyped_nodes = [node for node in candidates if before.types[node] != after.types[node]]
+    redirected = itertools.compress(numbers, map(operator.is_not, before.inputs, after.inputs))
     _verify_edges(before, after, {*retyped_nodes, *redirected, *range(len(before), len(after))})
     _verify_kernels(after, [node for node in retyped_nodes if before.protos[node] is not None], devices)
 
