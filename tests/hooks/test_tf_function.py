@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 import tfmp
+from tfmp import tf_api
 from tfmp.errors import MixedPrecisionWarning, RewriteError
 from tfmp.hooks import conversion, notices
 
@@ -188,16 +190,16 @@ def test_failed_conversion_falls_back_with_one_warning(monkeypatch: pytest.Monke
 
 
 def test_program_that_tensorflow_cannot_start_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = conversion.register
+    real = tf_api.new_atomic_function
 
-    def break_types(result: object, function: object) -> object:
-        for body in result.bodies.values():  # type: ignore[attr-defined]
-            for node in body.proto.node_def:
-                if node.op == "MatMul":
-                    node.attr["T"].type = 1
-        return real(result, function)  # type: ignore[arg-type]
+    def break_types(name: str, definition: Any, *arguments: Any) -> tf_api.AtomicFunction:
+        broken = tf_api.FunctionDef.FromString(definition.SerializeToString())
+        for node in broken.node_def:
+            if node.op == "MatMul":
+                node.attr["T"].type = 1
+        return real(name, broken, *arguments)
 
-    monkeypatch.setattr(conversion, "register", break_types)
+    monkeypatch.setattr(tf_api, "new_atomic_function", break_types)
     function = product()
     with tfmp.mixed_precision(**ON), pytest.warns(MixedPrecisionWarning, match="runs unrewritten"):
         result = function(X)
