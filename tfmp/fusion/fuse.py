@@ -16,12 +16,13 @@ from tfmp.fusion.affine import CONVOLUTIONS, affines
 from tfmp.fusion.groups import waits
 from tfmp.fusion.norms import ADDITIONS, Norm, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
+from tfmp.fusion.repeats import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Original, Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import Body, Edge, grown
-from tfmp.program.liveness import arrows, dead_nodes
+from tfmp.program.liveness import arrows
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
 
@@ -79,12 +80,13 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
-        found = [norm for norm in found if not (norm.by_row and norm.gradient and (norm.scale or norm.offset))]
+        found = [norm for norm in found if not (norm.by_row and norm.gradient and norm.scaled)]
     scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
     if not found and not products and not scaled:
         return None
     editor = GrowingGraph(body, program.definitions[body.name])
-    _write(Writer(editor, sizes, readers), {write_norms: found, write_products: products, write_affine: scaled})
+    writer = Writer(editor, sizes, readers)
+    _write(writer, {write_norms: found, write_products: products, write_affine: scaled})
     after = grown(body, editor.finish(), editor.touched, editor.added, program.schemas)
     parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
     if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
@@ -93,20 +95,20 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     replaced = {node: norm.result for norm in found for node in norm.around}
     replaced |= {affine.product: affine.result for affine in scaled}
     replaced |= {product.product: product.total for product in products}
-    needless = set(dead_nodes(after)).difference(dead_nodes(body))
-    after.replaced = {node: kernel for node, kernel in replaced.items() if node in needless}
-    after.residual = set(_residual(body, after, sizes, found))
+    before, now = writer.needs.before, writer.needs.after
+    after.replaced = {node: kernel for node, kernel in replaced.items() if before[node] and not now[node]}
+    after.residual = set(_residual(body, readers, after, sizes, found))
     return editor.proto, after
 
 
-def _residual(before: Body, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:
+def _residual(before: Body, readers: Readers, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:
     """Yields the sums that a normalisation of rows reads, and those that add the gradient of one to others."""
     ends = set()
     for norm in (norm for norm in found if norm.by_row):
         ends.add(norm.data[0])
         if norm.gradient is not None and norm.gradient.data is not None:
             ends.add(norm.gradient.data)
-    reading = {reader for reader, edges in enumerate(before.inputs) for source, _ in edges if source in ends}
+    reading = {reader for end in ends for edges in readers[end] for reader, _ in edges}
     for node in sorted(ends | reading):
         if after.ops[node] in SUMS and after.types[node][0] == DT_FLOAT and _all_alike(sizes, [(node, 0), *before.inputs[node]]):
             yield node

@@ -96,6 +96,11 @@ class Norm:
         return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, shapes, gradient, touched)  # type: ignore[arg-type]
 
     @property
+    def scaled(self) -> bool:
+        """Whether it has a scale or an offset."""
+        return self.scale is not None or self.offset is not None
+
+    @property
     def around(self) -> tuple[int, ...]:
         """The nodes that compute something of the data, and of the gradient that comes back."""
         return (*self.touched, *(self.gradient.around if self.gradient else ()))

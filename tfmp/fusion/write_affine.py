@@ -10,7 +10,9 @@ from tfmp.fusion.writer import Writer
 
 def announce(writer: Writer, affine: Affine) -> None:
     """Says what will become of the nodes of `affine`."""
-    writer.announce(affine.result, FORWARD)
+    writer.announce(affine.result, FORWARD, [affine.data, affine.scale, affine.offset])
+    for reader in affine.shapes:
+        writer.needs.redirects(reader, affine.data)
 
 
 def write(writer: Writer, affine: Affine) -> None:

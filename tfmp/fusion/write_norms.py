@@ -13,6 +13,7 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.norms import Gradient, Norm
 from tfmp.fusion.writer import DT_INT32, DT_INT64, KnownShape, Writer
 from tfmp.graph.grow import Made
+from tfmp.graph.view import Edge
 
 FORWARD, BACKWARD = "FusedBatchNormV3", "FusedBatchNormGradV3"
 
@@ -25,9 +26,27 @@ SMALL = 2.0**-10
 
 def announce(writer: Writer, norm: Norm) -> None:
     """Says what will become of the nodes of `norm`."""
-    writer.announce(norm.result, "Reshape" if norm.by_row else FORWARD)
-    if norm.gradient and norm.gradient.data is not None and not norm.gradient.summands:
-        writer.announce(norm.gradient.data, "Reshape" if norm.by_row else BACKWARD)
+    parameters = [edge for edge in (norm.scale, norm.offset) if edge is not None]
+    writer.announce(norm.result, "Reshape" if norm.by_row else FORWARD, [norm.data, *parameters])
+    kernel = norm.data if norm.by_row else (norm.result, 0)
+    writer.announce_outputs((*norm.mean, *norm.variance), [kernel])
+    for reader in norm.shapes:
+        writer.needs.redirects(reader, norm.data)
+    if norm.gradient is not None:
+        _announce_gradient(writer, norm, norm.gradient, [kernel, norm.data, *([] if norm.scale is None else [norm.scale])])
+
+
+def _announce_gradient(writer: Writer, norm: Norm, gradient: Gradient, forward: list[Edge]) -> None:
+    """Says what will become of the nodes of `gradient`, whose kernel reads `forward` as well."""
+    reads = [gradient.incoming, *forward]
+    if gradient.data is not None and gradient.summands:
+        others = [edge for port, edge in enumerate(writer.editor.body.inputs[gradient.data]) if port not in gradient.summands]
+        writer.needs.reads(gradient.data, [*others, *reads])
+    elif gradient.data is not None:
+        writer.announce(gradient.data, "Reshape" if norm.by_row else BACKWARD, reads)
+    if norm.scaled or not norm.by_row:
+        one = norm.by_row or gradient.data is None or gradient.summands  # does the kernel that has them have a node of its own?
+        writer.announce_outputs((*gradient.scale, *gradient.offset), reads if one else [(gradient.data, 0)])  # type: ignore[list-item]
 
 
 def write(writer: Writer, norm: Norm) -> None:
@@ -66,8 +85,8 @@ class _Channels:
         else:
             kernel = writer.add(BACKWARD, "gradient", inputs, shapes, **self._attrs)
             _add_to_others(writer, gradient, kernel.output(0))
-        writer.hand_out(gradient.scale, kernel.output(1), self._vector, "scale_gradient")
-        writer.hand_out(gradient.offset, kernel.output(2), self._vector, "offset_gradient")
+        writer.hand_out(writer.wanted(gradient.scale), kernel.output(1), self._vector, "scale_gradient")
+        writer.hand_out(writer.wanted(gradient.offset), kernel.output(2), self._vector, "offset_gradient")
 
 
 class _Rows:
@@ -92,8 +111,7 @@ class _Rows:
         kernel = writer.add(FORWARD, "normalised", [data, ones, zeros, *_nothing(writer)], [self._as_channels, *[statistics] * 5], **self._attrs)
         _hand_out_statistics(writer, norm, kernel, statistics, text)
         rows, vector = kernel.output(0), (self._elements,)
-        scaled = norm.scale is not None or norm.offset is not None
-        if scaled:
+        if norm.scaled:
             rows = writer.reshaped(rows, self._as_rows, "elements")
             scale, settled = _parameter(writer, norm, "scale", vector), normal(writer, self._elements or 0)
             inputs = [rows, scale, _parameter(writer, norm, "offset", vector), *settled]
@@ -104,7 +122,7 @@ class _Rows:
         writer.become(norm.result, "Reshape", [final, target], [self._shape], T=DT_FLOAT, Tshape=DT_INT32)
         if norm.gradient is not None:
             incoming = writer.editor.text(norm.gradient.incoming)
-            if scaled:
+            if norm.scaled:
                 incoming = self._write_gradient_of_scale(norm.gradient, incoming, rows, scale, settled)
             self._write_gradient(norm.gradient, incoming, [data, ones, *(kernel.output(port) for port in (3, 4, 5))], target)
 
@@ -113,8 +131,8 @@ class _Rows:
         writer, vector = self._writer, (self._elements,)
         inputs = [writer.reshaped(incoming, self._as_rows, "incoming"), rows, scale, *settled, *_nothing(writer)[:1]]
         kernel = writer.add(BACKWARD, "scale_and_offset", inputs, [self._as_rows, vector, vector, (0,), (0,)], **self._neutral)
-        writer.hand_out(gradient.scale, kernel.output(1), vector, "scale_gradient")
-        writer.hand_out(gradient.offset, kernel.output(2), vector, "offset_gradient")
+        writer.hand_out(writer.wanted(gradient.scale), kernel.output(1), vector, "scale_gradient")
+        writer.hand_out(writer.wanted(gradient.offset), kernel.output(2), vector, "offset_gradient")
         return kernel.output(0)
 
     def _write_gradient(self, gradient: Gradient, incoming: str, forward: list[str], target: str) -> None:
@@ -171,8 +189,10 @@ def _add_to_others(writer: Writer, gradient: Gradient, text: str) -> None:
 
 
 def _hand_out_statistics(writer: Writer, norm: Norm, kernel: Made, vector: KnownShape, data: str) -> None:
-    writer.hand_out(norm.mean, kernel.output(1), vector, "mean")
-    writer.hand_out(norm.variance, _uncorrected(writer, norm, kernel.output(2), vector, data), vector, "variance")
+    writer.hand_out(writer.wanted(norm.mean), kernel.output(1), vector, "mean")
+    variance = writer.wanted(norm.variance)
+    if variance:
+        writer.hand_out(variance, _uncorrected(writer, norm, kernel.output(2), vector, data), vector, "variance")
 
 
 def _uncorrected(writer: Writer, norm: Norm, variance: str, vector: KnownShape, data: str) -> str:

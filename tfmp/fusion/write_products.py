@@ -9,7 +9,7 @@ from tfmp.fusion.writer import Writer
 
 def announce(writer: Writer, product: SummedProduct) -> None:
     """Says what will become of the nodes of `product`."""
-    writer.announce(product.total, "MatMul")
+    writer.announce(product.total, "MatMul", [product.left, product.right])
 
 
 def write(writer: Writer, product: SummedProduct) -> None:

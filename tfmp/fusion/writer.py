@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.needed import Needs
 from tfmp.fusion.repeats import Readers
 from tfmp.graph.grow import GrowingGraph, Made
 from tfmp.graph.view import Edge
@@ -24,24 +25,28 @@ class Writer:
     Attributes:
       editor: what is written into.
       near: number of the node that new nodes belong to: they get its name, its device and its marks.
+      needs: what is needed once all is written.
     """
 
     def __init__(self, editor: GrowingGraph, sizes: Sizes, readers: Readers) -> None:
         """Writes into `editor`."""
-        self.editor, self._sizes, self._readers = editor, sizes, readers
+        self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body)
         self.near = 0
         self._became: set[int] = set()
 
-    def announce(self, node: int, op: str) -> None:
-        """Says that `node` will become of op `op`: whatever is written from now on reads it as that."""
+    def announce(self, node: int, op: str, reads: Sequence[Edge]) -> None:
+        """Says that `node` will become of op `op`, made of the tensors `reads`: whatever is written from now on reads it as that."""
         body = self.editor.body
+        self.needs.reads(node, reads)
         self._became.add(node)
         self.editor.named[node, 0] = Made(body.names[node], op, bool(body.name)).output(0)
 
     def become(self, node: int, op: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
         """Makes `node` be of op `op`, as announced, and lets its readers read it as that."""
         made = self.editor.become(node, op, inputs, shapes, **attrs)
-        self.let_read((node, 0), made.output(0))
+        for reader in self._readers[node][0]:
+            if reader[0] not in self._became:
+                self.editor.redirect(reader, made.output(0))
         return made
 
     def add(self, op: str, name: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
@@ -51,12 +56,6 @@ class Writer:
     def shape(self, edge: Edge) -> KnownShape:
         """Returns the shape of a tensor whose rank is known."""
         return tuple(self._sizes.shape(edge) or ())
-
-    def let_read(self, source: Edge, text: str) -> None:
-        """Lets whatever reads the tensor `source` read `text`."""
-        for reader in self._readers[source[0]][source[1]]:
-            if reader[0] not in self._became:
-                self.editor.redirect(reader, text)
 
     def constant(self, value: object, name: str, dtype: int = DT_FLOAT) -> str:
         """Returns how a constant is written; it is added if there is none yet."""
@@ -77,14 +76,28 @@ class Writer:
         text = self.editor.text(edge)
         return text if self.shape(edge) == vector else self.reshaped(text, vector, name)
 
-    def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
-        """Lets those who read what `nodes` compute read the tensor written `text`, of shape `own`, in the shape that they know.
+    def announce_outputs(self, nodes: Sequence[int], reads: Sequence[Edge]) -> None:
+        """Says that what `nodes` compute will be handed out, by something that is made of the tensors `reads`."""
+        for node in nodes:
+            if self._can_hand_out(node):
+                self.needs.hands_out(node, reads)
 
-        Where more than one size of that is not known before the program runs, they go on reading what they read.
+    def _can_hand_out(self, node: int) -> bool:
+        """Returns whether one size at most is not known of what `node` computes before the program runs."""
+        shape = self._sizes.shape((node, 0))
+        return shape is not None and shape.count(None) < 2
+
+    def wanted(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Returns those of `nodes`, which were announced, of which something that will be needed reads what is to be handed out."""
+        return [node for node in nodes if self._can_hand_out(node) and self.needs.is_read(node)]
+
+    def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
+        """Lets those who will be needed and read what `nodes`, which are `wanted`, compute read the tensor written `text`, of shape `own`, in the shape that
+        they know.
         """
         for node in nodes:
             shape = self.shape((node, 0))
-            if shape == own:
-                self.let_read((node, 0), text)
-            elif shape.count(None) < 2:
-                self.let_read((node, 0), self.reshaped(text, shape, name))
+            instead = text if shape == own else self.reshaped(text, shape, name)
+            for reader in self._readers[node][0]:
+                if self.needs.after[reader[0]] and reader[0] not in self._became:
+                    self.editor.redirect(reader, instead)

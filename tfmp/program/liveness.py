@@ -23,15 +23,18 @@ def dead_nodes(body: Body) -> tuple[int, ...]:
 
 
 def _dead_nodes(body: Body) -> list[int]:
-    stateful = {op: op not in body.called_as_ops and registered_schema(op).stateful for op in body.by_op.keys() - {ARG, RETVAL}}
-    roots = {op for op, is_stateful in stateful.items() if is_stateful or op in body.called_as_ops}
     needed = np.zeros(len(body), bool)
-    needed[body.nodes_of(roots)] = True
-    needed[len(body) - body.results :] = True
-    needed[[body.by_name[name] for name in body.control_results]] = True
+    needed[roots(body)] = True
     needed = reachable(arrows(body), needed)
     needed[: body.arguments] = True
     return np.flatnonzero(~needed).tolist()
+
+
+def roots(body: Body) -> list[int]:
+    """Returns the nodes of a function that TensorFlow runs whoever reads them: stateful ones, calls of functions by their name, results, control results."""
+    always = [kind.op in body.called_as_ops or (kind.op not in (ARG, RETVAL) and registered_schema(kind.op).stateful) for kind in body.kinds.table]
+    found = [node for node, kind in enumerate(body.kind_of) if always[kind]]
+    return [*found, *range(len(body) - body.results, len(body)), *(body.by_name[name] for name in body.control_results)]
 
 
 def arrows(body: Body) -> tuple[Array, Array]:
