@@ -22,7 +22,7 @@ from tfmp.graph.edit import Original, Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import Body, Edge, grown
-from tfmp.program.liveness import arrows
+from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
 
