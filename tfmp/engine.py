@@ -26,7 +26,7 @@ from tfmp.measured.rules import Measured
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.moves import move_edges, moved_edges
 from tfmp.program.program import Lookup, Program, from_function, from_graph, paired
-from tfmp.program.shapes import Graphs, unknown
+from tfmp.program.shapes import Graphs, hand_over, unknown
 from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
@@ -96,6 +96,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     if settings.fuses:
         frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
         fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
+        for name in fused.protos:
+            hand_over(program.bodies[name], fused.bodies[name])
         if prune and not (measured or lists.overridden or any(settings.user_rules)):
             fused = without_needless(fused)
         program = dataclasses.replace(program, bodies=fused.bodies)

@@ -15,7 +15,7 @@ from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.edges import Array
 from tfmp.graph.schema import OpSchema, registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body
+from tfmp.graph.view import ARG, RETVAL, Body, attr_types
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges
@@ -37,7 +37,6 @@ class Canvas:
       sizes: the shapes and element counts of its tensors.
       ranges: between which values they lie.
       rules: what the colouring goes by.
-      kind: node to the list its op is on, or None.
       processable: node to whether its types may be changed at all (1) or not (0).
       weights: node to how often it runs in one run of the program (`weight`).
       allow, deny: vertex to 1 if it has that colour; `allowed` and `denied` are the same as arrays.
@@ -62,7 +61,7 @@ class Canvas:
         self.ranges = Ranges(body)
         self._devices, self.weights = tuple(devices), np.ones(len(body)) if weights is None else weights
         self._lists = np.array([_NUMBERS[rules.lists.kind_of.get(kind.op)] for kind in body.kinds.table], np.uint8)[body.kind_array]
-        self.kind = list(map(_LISTS.__getitem__, self._lists.tolist()))
+        self._list_of = memoryview(self._lists)  # single entries of which are read fast
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
         self.deny = bytearray(len(self.graph))
@@ -131,8 +130,6 @@ class Canvas:
     def put_on_list(self, nodes: Collection[int], kind: str | None) -> None:
         """Treats `nodes` from now on as if their ops were on the list `kind`, or on none."""
         self._lists[list(nodes)] = _NUMBERS[kind]
-        for node in nodes:
-            self.kind[node] = kind
 
     def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
@@ -172,7 +169,16 @@ class Canvas:
 
     def kind_at(self, vertex: int) -> str | None:
         """Returns the list that the op of `vertex` is on, or None. What stands for tied slots hands values on unchanged, as clearlist ops do."""
-        return CLEAR if vertex in self.graph.tied else self.kind[self.graph.node_of[vertex]]
+        return CLEAR if vertex in self.graph.tied else self.list_of(self.graph.node_of[vertex])
+
+    def list_of(self, node: int) -> str | None:
+        """Returns the list that the op of `node` is on, or None."""
+        return _LISTS[self._list_of[node]]
+
+    @property
+    def lists(self) -> tuple[str | None, ...]:
+        """Node to the list that its op is on, or None."""
+        return tuple(map(_LISTS.__getitem__, self._list_of))
 
     def devices(self, node: int) -> Devices:
         """Returns the device types whose kernels must exist for `node`."""
@@ -234,11 +240,9 @@ class Canvas:
         return known
 
     def _has_kernel_with(self, vertex: int) -> bool:
-        """Returns whether there are kernels for `vertex` in 16 bit; the other entries of a list keep their types."""
         body, node = self.graph.body, self.graph.node_of[vertex]
-        attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
-        types, new = body.attr_types(node, {}), {self.rules.format.number}
-        return bool(attr) and _has_kernels(body.ops[node], {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}, self.devices(node))
+        slot, types = vertex - self.graph.first[node], tuple(body.types[node])
+        return _has_kernels_with(body.ops[node], body.layouts[node].keys, types, slot, self.rules.format.number, self.devices(node))
 
     @functools.cached_property
     def sorts(self) -> Array:
@@ -258,6 +262,15 @@ class Canvas:
         """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device that runs it."""
         body = self.graph.body
         return _has_kernels(body.ops[node], body.attr_types(node, dict.fromkeys(changed, self.rules.format.number)), self.devices(node))
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_kernels_with(op: str, keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...], slot: int, dtype: int, devices: Devices) -> bool:
+    """Returns whether there are kernels for nodes with the slots `keys` if one of these has another type; the other entries of a list keep theirs."""
+    attr, index, _ = keys[slot]
+    before = attr_types(keys, types)
+    new = {dtype} | (before[attr] if index >= 0 else set()) if attr else set()
+    return bool(attr) and _has_kernels(op, {**before, attr: frozenset(new)}, devices)
 
 
 def _has_kernels(op: str, types: kernels.Types, devices: Devices) -> bool:

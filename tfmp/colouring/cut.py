@@ -83,5 +83,5 @@ def _beside_products(canvas: Canvas) -> Iterator[int]:
     graph = canvas.graph
     for node in graph.body.nodes_of(["BiasAddGrad"]):
         vertex = graph.first[node]
-        if canvas.kind[node] == INFER and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
+        if canvas.list_of(node) == INFER and any(canvas.allow[reader] for made in graph.fanin[vertex] for reader in graph.fanout[made]):
             yield vertex

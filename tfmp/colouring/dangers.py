@@ -25,6 +25,9 @@ FORGETTING = frozenset({"Softmax"})
 """Ops that make numbers between 0 and 1 of whatever they read, so that danger ends behind them: of a mask of -1e9, a softmax leaves zeros."""
 
 
+DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv"})
+
+
 class Danger(enum.IntEnum):
     """What is dangerous about a tensor, the worse the larger.
 
@@ -41,33 +44,38 @@ def spread_danger(canvas: Canvas) -> None:
     """Paints deny: denylist ops, and what lies on a path from one, through clear and infer ops, to a deny or infer op, as far as the danger reaches."""
     _free_forgotten_squares(canvas)
     graph = canvas.graph
-    before_danger = graph.fanin.reached(canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool)).tobytes()
+    before_danger = graph.fanin.reached(canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool))
+    may_spread = (before_danger & canvas.kinds_at({CLEAR, INFER})).tobytes()
     dangers: dict[int, Danger] = {}
-    todo: list[tuple[int, int]] = []
+    todo: list[int] = []
+    downstream: dict[int, int] = {}
 
-    def mark(vertex: int, origin: int, danger: Danger) -> None:
+    def mark(vertex: int, danger: Danger) -> None:
         if danger > dangers.get(vertex, Danger.NONE):
             dangers[vertex] = danger
-            todo.append((vertex, origin))
+            todo.append(vertex)
 
     for vertex in canvas.reasons.of_rules(SPREADING):
         if canvas.deny[vertex] and canvas.kind_at(vertex) != ALLOW:
             node = graph.node_of[vertex]
             is_small_enough = graph.body.ops[node] in ROOTS and _fits(canvas, canvas.ranges.of((node, 0)))  # the root of an epsilon, not the epsilon
-            mark(vertex, vertex, Danger.NONE if is_small_enough or graph.body.ops[node] in FORGETTING else Danger.RANGE)
-    for vertex in canvas.on_lists({DENY}):
-        canvas.paint_deny(vertex, "denylist")
-        mark(vertex, vertex, _source_danger(canvas, vertex))
+            mark(vertex, Danger.NONE if is_small_enough or graph.body.ops[node] in FORGETTING else Danger.RANGE)
+    denylist = np.flatnonzero(canvas.are_on({DENY}))
+    canvas.paint_all(canvas.denied, denylist, "denylist")
+    for vertex in denylist.tolist():
+        if any(may_spread[reader] for reader in graph.fanout[vertex]):
+            mark(vertex, _source_danger(canvas, vertex))
     while todo:
-        vertex, origin = todo.pop()
+        vertex = todo.pop()
         for reader in graph.fanout[vertex]:
-            if before_danger[reader] and canvas.kind_at(reader) in (CLEAR, INFER):
+            if may_spread[reader]:
                 danger = _carried(canvas, vertex, reader, dangers[vertex])
                 if danger:
-                    if not canvas.deny[reader]:
-                        canvas.paint_deny(reader, "downstream of deny", vertex)
+                    downstream.setdefault(reader, vertex)
                     if graph.op(reader) not in FORGETTING:
-                        mark(reader, vertex, danger)
+                        mark(reader, danger)
+    found, causes = np.array(list(downstream), np.int32), np.array(list(downstream.values()), np.int32)
+    canvas.paint_all(canvas.denied, found, "downstream of deny", causes)
 
 
 def _source_danger(canvas: Canvas, vertex: int) -> Danger:
@@ -97,11 +105,10 @@ def _is_average(canvas: Canvas, node: int) -> bool:
 def _carried(canvas: Canvas, vertex: int, reader: int, danger: Danger) -> Danger:
     """Returns the danger of `reader`'s result that comes from `vertex`."""
     graph, body = canvas.graph, canvas.graph.body
-    if vertex in graph.tied or reader in graph.tied:
-        return danger
     node = graph.node_of[reader]
-    op = body.ops[node]
-    if danger == Danger.RANGE and op in ("RealDiv", "Div", "DivNoNan") and _divides_by_a_count(canvas, node, vertex):
+    if (danger == Danger.RANGE and body.ops[node] not in DIVISIONS) or vertex in graph.tied or reader in graph.tied:
+        return danger
+    if danger == Danger.RANGE and _divides_by_a_count(canvas, node, vertex):
         return Danger.SIZE
     if danger == Danger.SIZE and _is_expansion(canvas, vertex, node):
         return Danger.NONE
@@ -111,13 +118,11 @@ def _carried(canvas: Canvas, vertex: int, reader: int, danger: Danger) -> Danger
 def _divides_by_a_count(canvas: Canvas, node: int, vertex: int) -> bool:
     """Returns whether `node` divides what it has from `vertex` by a scalar that is a constant of at least `STATISTIC`, or an integer that was cast."""
     body = canvas.graph.body
-    numerator, (divisor, port) = body.inputs[node]
-    if canvas.graph.node_of[vertex] != numerator[0] or canvas.sizes.shape((divisor, port)) != ():
+    numerator, divisor = body.inputs[node]
+    if canvas.graph.node_of[vertex] != numerator[0]:
         return False
-    if body.ops[divisor] == "Cast":
-        return True
-    low, _ = canvas.ranges.of((divisor, port))
-    return low >= STATISTIC
+    is_count = body.ops[divisor[0]] == "Cast" or canvas.ranges.of(divisor)[0] >= STATISTIC
+    return is_count and canvas.sizes.shape(divisor) == ()
 
 
 def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:
@@ -150,7 +155,7 @@ def _free_forgotten_squares(canvas: Canvas) -> None:
             square = body.inputs[negated][0][0]
             readers = [graph.fanout[graph.first[one]] for one in (square, negated)]
             forgets = body.ops[square] == "Square" and readers == [[graph.first[negated]], [graph.first[node]]]
-            if forgets and canvas.kind[square] is None and canvas.processable[square]:
+            if forgets and canvas.list_of(square) is None and canvas.processable[square]:
                 found.append(square)
     if found:
         canvas.put_on_list(found, INFER)

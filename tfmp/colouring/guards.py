@@ -13,7 +13,7 @@ import numpy as np
 
 from tfmp import tf_api
 from tfmp.colouring.canvas import Canvas
-from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.dtypes import DT_FLOAT, FloatFormat, sixteen_bit
 from tfmp.errors import GraphError
 from tfmp.graph.edges import Array
 from tfmp.graph.kinds import Kind
@@ -114,18 +114,25 @@ def keep_constant_readers(canvas: Canvas) -> None:
     Examples for float16: an attention mask of -1e9, an epsilon of 1e-12, a clip bound of 1 - 1e-6.
     """
     graph = canvas.graph
-    _keep_readers(canvas, _constants(canvas, rounds_badly), "constant out of range", exempt=())
+    constants = graph.body.kinds.which(lambda kind: kind.op == "Const" and kind.types == [DT_FLOAT])
+    rounded = _among(canvas, constants, rounds_badly)
+    _keep_readers(canvas, _vertices_of(canvas, rounded), "constant out of range", exempt=())
     kept = np.array(canvas.reasons.of_rules({"constant out of range"}), np.int32)
     found, origins = graph.fanout.walk(kept, graph.are_of(ROOTS) & graph.is_float32)
     canvas.keep_all(graph.nodes[found], "constant out of range", origins)
-    _keep_products(canvas, _constants(canvas, overflows))
+    _keep_products(canvas, _vertices_of(canvas, _among(canvas, rounded, overflows)))
 
 
-def _constants(canvas: Canvas, question: Question) -> Array:
-    """Returns the vertices of those float32 constants of which the answer to `question` is yes."""
-    body, target = canvas.graph.body, canvas.rules.format
-    asked = body.kinds.which(lambda kind: kind.op == "Const" and kind.types == [DT_FLOAT] and answer(question, kind.proto, target))
-    return canvas.graph.first_array[asked[body.kind_array]]
+def _among(canvas: Canvas, constants: Array, question: Question) -> Array:
+    """Returns number of a kind to whether it is one of `constants` (likewise), and the answer to `question` about its value is yes."""
+    table, found = canvas.graph.body.kinds.table, constants.copy()
+    found[constants] = [answer(question, table[kind].proto, canvas.rules.format) for kind in np.flatnonzero(constants).tolist()]
+    return found
+
+
+def _vertices_of(canvas: Canvas, constants: Array) -> Array:
+    """Returns the vertices of all nodes of the kinds that are `constants`."""
+    return canvas.graph.first_array[constants[canvas.graph.body.kind_array]]
 
 
 def _keep_products(canvas: Canvas, beyond: Array) -> None:
@@ -232,12 +239,12 @@ def answer(question: Question, node: tf_api.NodeDef | None, target: FloatFormat)
     tensor = _tensor(node)
     if tensor.ByteSize() > SMALL:
         return question(np.asarray(tf_api.read_tensor(tensor)), target)
-    return _answer(question, tensor.SerializeToString(), target)
+    return _answer(question, tensor.SerializeToString(), target.name)
 
 
 @functools.lru_cache(maxsize=4096)
-def _answer(question: Question, tensor: bytes, target: FloatFormat) -> bool:
-    return question(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), target)
+def _answer(question: Question, tensor: bytes, target: str) -> bool:
+    return question(np.asarray(tf_api.read_tensor(tf_api.TensorProto.FromString(tensor))), sixteen_bit(target))
 
 
 def holds_exactly(values: np.ndarray, target: FloatFormat) -> bool:

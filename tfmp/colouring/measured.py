@@ -31,7 +31,7 @@ def keep_out_of_range(canvas: Canvas) -> None:
 def free_in_range(canvas: Canvas) -> None:
     """Treats the denylist nodes whose ranges are proved to fit as if they were on the inferlist."""
     names, measured = _names(canvas)
-    nodes = [node for node, name in enumerate(names) if name in measured.free and canvas.kind[node] == DENY]
+    nodes = [node for node, name in enumerate(names) if name in measured.free and canvas.list_of(node) == DENY]
     if nodes:
         canvas.put_on_list(nodes, INFER)
 

@@ -121,7 +121,7 @@ class Network:
         edges, sizes = self._edges, self._canvas.sizes
         (asked,) = np.nonzero(tensors & (self._elements == 0))
         makers = edges.maker[asked]
-        self._elements[asked] = [sizes.elements(edge) for edge in zip(makers.tolist(), (asked - edges.first[makers]).tolist(), strict=True)]
+        self._elements[asked] = sizes.all_elements([*zip(makers.tolist(), (asked - edges.first[makers]).tolist(), strict=True)])
 
     def _add_ops(self) -> None:
         """Each free vertex costs, if it stays float32, the bytes that 16 bit would have saved."""
@@ -169,7 +169,8 @@ class Network:
         exact = self._canvas.rules.format.largest_integer
         rounding = (maker > FLOAT) & self._casts(lambda types: LARGEST_INTEGER.get(types[0], math.inf) > exact)[source]
         pairs = [np.stack([reader, maker], 1)[deciding], np.stack([maker, reader], 1)[rounding]]
-        self._implied = np.unique(np.concatenate(pairs), axis=0)
+        numbers = np.unique(np.concatenate(pairs) @ np.array([self._size, 1], np.int64))
+        self._implied = np.stack(np.divmod(numbers, self._size), 1)
 
     def _add_casts(self, costs: Array, inputs: Array) -> None:
         """A cast down is paid if the maker is float32 and a reader is not, a cast up the other way round."""
@@ -223,9 +224,10 @@ class Network:
         summed = csr_array(coo_array((capacities, (starts, ends)), shape=shape))  # adds up arcs between the same two
         scale = min(1.0, LARGEST_TOTAL / summed.data.sum())
         whole = csr_array((np.maximum(1, np.rint(summed.data * scale)).astype(np.int32), summed.indices, summed.indptr), shape=shape)
-        implied = coo_array((np.full(len(self._implied), LARGEST_TOTAL, np.int32), self._implied.T), shape=shape)
-        network = csr_array(whole.maximum(csr_array(implied)), dtype=np.int32)
-        residual = csr_array(network - maximum_flow(network, SIXTEEN, FLOAT).flow)
+        if len(self._implied):
+            implied = coo_array((np.full(len(self._implied), LARGEST_TOTAL, np.int32), self._implied.T), shape=shape)
+            whole = csr_array(whole.maximum(csr_array(implied)), dtype=np.int32)
+        residual = csr_array(whole - maximum_flow(whole, SIXTEEN, FLOAT).flow)
         residual.eliminate_zeros()
         reached = np.zeros(self._size, bool)
         reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True

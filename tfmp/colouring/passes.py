@@ -142,4 +142,4 @@ def colour(
     graph = canvas.graph
     is_free = np.array([bool(slot.attr) for kind in union.body.kinds.table for slot in kind.layout.slots], bool)  # the op definition does not fix it
     sixteen = canvas.allowed[graph.stand_ins] & graph.is_float32 & is_free[graph.sort]
-    return Colouring(graph, sixteen.tobytes(), canvas.reasons, tuple(canvas.kind), bytes(canvas.processable), union)
+    return Colouring(graph, sixteen.tobytes(), canvas.reasons, canvas.lists, bytes(canvas.processable), union)

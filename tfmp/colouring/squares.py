@@ -25,7 +25,7 @@ def keep_summed_squares(canvas: Canvas) -> None:
     graph, body = canvas.graph, canvas.graph.body
     onwards = Filtered(graph.fanout, lambda v: canvas.kind_at(v) == CLEAR)
     for node in body.nodes_of(["Mul"]):
-        if _is_square(body, node) and canvas.processable[node]:
+        if canvas.processable[node] and _is_square(body, node):
             found = reach(graph.fanout[graph.stands_for[graph.first[node]]], (onwards,), lambda v: True)
             readers = {canvas.kind_at(v) for v, _ in found if v in graph.tied or canvas.kind_at(v) != CLEAR}
             if readers == {DENY}:

@@ -124,7 +124,7 @@ class TypeGraph:
 
     def nodes_are_of(self, ops: Collection[str]) -> Array:
         """Returns node to whether it is of one of these op types."""
-        return self.body.kinds.which(lambda kind: kind.op in ops)[self.body.kind_array]
+        return self.body.kinds.are_of(ops)[self.body.kind_array]
 
     def flags(self, vertices: Iterable[int] | Array) -> Array:
         """Returns vertex to whether it is among `vertices`."""

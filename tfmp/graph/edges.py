@@ -53,7 +53,9 @@ class Edges:
 
     def with_inputs(self, changed: Mapping[int, Sequence[tuple[int, int]]]) -> Edges:
         """Returns the edges if the nodes in `changed` read other tensors, as many as before."""
-        inputs = np.flatnonzero(np.isin(self.reader, list(changed)))
+        is_changed = np.zeros(len(self.first), bool)
+        is_changed[list(changed)] = True
+        inputs = np.flatnonzero(is_changed[self.reader])
         ends = _flat(itertools.chain.from_iterable(changed.values())).reshape(-1, 2)
         tensor, source = self.tensor.copy(), self.source.copy()
         tensor[inputs], source[inputs] = self.first[ends[:, 0]] + ends[:, 1], ends[:, 0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,10 @@ class Kinds:
     def which(self, question: Callable[[Kind], object]) -> Array:
         """Returns number of a kind to whether the answer to `question` is yes."""
         return np.fromiter((bool(question(kind)) for kind in self.table), bool, len(self.table))
+
+    def are_of(self, ops: Collection[str]) -> Array:
+        """Returns number of a kind to whether its op is one of `ops`."""
+        return np.fromiter([kind.op in ops for kind in self.table], bool, len(self.table))
 
     def pseudo(self, op: str, layout: Layout, types: Sequence[int]) -> list[int]:
         """Returns the numbers of the kinds of arguments or results of these types."""

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -137,8 +138,9 @@ class Body:
     def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
         moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
-        changed = {node: inputs[node] for node in [node for node, (old, new) in enumerate(zip(self.inputs, inputs, strict=True)) if new is not old]}
-        moved.__dict__.update(by_op=self.by_op, kind_array=self.kind_array, edges=self.edges.with_inputs(changed))  # what was found out holds for the copy, too
+        changed = {node: inputs[node] for node in itertools.compress(range(len(self)), map(operator.is_not, self.inputs, inputs))}
+        moved.__dict__.update({name: self.__dict__[name] for name in self.__dict__.keys() & {"by_op", "kind_array", "control_edges"}})  # these stay as they are
+        moved.__dict__["edges"] = self.edges.with_inputs(changed)
         return moved
 
     def nodes_of(self, ops: Iterable[str]) -> list[int]:
@@ -155,22 +157,33 @@ class Body:
         return found
 
     @functools.cached_property
-    def _readers(self) -> tuple[list[int], list[int]]:
-        """The numbers of all inputs, ordered by what they read, and where those of each tensor end there."""
+    def _readers(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The nodes and ports of all inputs, ordered by what they read, where those of each tensor end there, and node to its first tensor."""
         edges = self.edges
+        order = np.argsort(edges.tensor, kind="stable")
         ends = np.cumsum(np.bincount(edges.tensor, minlength=len(edges.maker)))
-        return np.argsort(edges.tensor, kind="stable").tolist(), ends.tolist()
+        return edges.reader[order].tolist(), edges.port[order].tolist(), ends.tolist(), edges.first.tolist()
 
     def readers_of(self, edge: Edge) -> list[Edge]:
         """Returns the (node, input port) pairs that read one tensor, in node order; for those who do not ask for the `readers` of all."""
-        inputs, ends = self._readers
-        tensor = int(self.edges.first[edge[0]]) + edge[1]
-        return [self.edges.input(number) for number in inputs[ends[tensor - 1] if tensor else 0 : ends[tensor]]]
+        nodes, ports, ends, first = self._readers
+        tensor = first[edge[0]] + edge[1]
+        inputs = slice(ends[tensor - 1] if tensor else 0, ends[tensor])
+        return [*zip(nodes[inputs], ports[inputs], strict=True)]
 
     def waits_for(self, node: int) -> list[int]:
         """Returns the nodes that `node` waits for without reading them: its control inputs."""
         proto = self.protos[node]
-        return [self.by_name[text[1:]] for text in proto.input if text[0] == "^"] if proto is not None and node in self.controlled else []
+        if proto is None or node not in self.controlled:
+            return []
+        return [self.by_name[text[1:]] for text in proto.input[len(self.layouts[node].inputs) :]]  # control inputs come last
+
+    @functools.cached_property
+    def control_edges(self) -> tuple[Array, Array]:
+        """The nodes that wait for others without reading them, and what for, as arrays; to be asked as `edges` is."""
+        waiting = [(node, source) for node in self.controlled for source in self.waits_for(node)]
+        readers, sources = np.array(waiting, np.int32).reshape(-1, 2).T
+        return readers, sources
 
     def origin(self, edge: Edge) -> Edge:
         """Returns the tensor that `edge` is a copy of, past any number of Identity nodes; in a malformed graph, where they form a cycle, one of them."""
@@ -183,7 +196,7 @@ class Body:
     def attr_types(self, node: int, changed: Mapping[int, int]) -> Mapping[str, frozenset[int]]:
         """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
         types = [changed.get(number, dtype) for number, dtype in enumerate(self.types[node])] if changed else self.types[node]
-        return _attr_types(self.layouts[node].keys, tuple(types))
+        return attr_types(self.layouts[node].keys, tuple(types))
 
     def tensor_name(self, edge: Edge) -> str:
         """Returns how a NodeDef of this body writes the tensor `edge`."""
@@ -231,7 +244,7 @@ class Body:
 
 
 @functools.lru_cache(maxsize=4096)
-def _attr_types(keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...]) -> Mapping[str, frozenset[int]]:
+def attr_types(keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...]) -> Mapping[str, frozenset[int]]:
     """Answers `Body.attr_types` for all nodes that are alike, of which a graph has many."""
     found: dict[str, set[int]] = {}
     for (attr, _, _), dtype in zip(keys, types, strict=True):

@@ -39,6 +39,5 @@ def roots(body: Body) -> list[int]:
 
 def arrows(body: Body) -> tuple[Array, Array]:
     """Returns who waits for whom: the node of each input, control inputs too, and the node that it comes from."""
-    waiting = [(node, source) for node in body.controlled for source in body.waits_for(node)]
-    readers, sources = np.array(waiting, np.int32).reshape(-1, 2).T
+    readers, sources = body.control_edges
     return np.concatenate([body.edges.reader, readers]), np.concatenate([body.edges.source, sources])

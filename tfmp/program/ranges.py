@@ -128,6 +128,7 @@ class Ranges:
         """Looks nothing up yet."""
         self._body = body
         self._known: dict[Edge, Interval] = {}
+        self._constants: dict[int, Interval] = {}
         self._unbounded: dict[Edge, int] = {}  # how deep was looked there in vain
 
     def of(self, edge: Edge, depth: int = DEPTH) -> Interval:
@@ -150,7 +151,10 @@ class Ranges:
         if proto is None or port or not depth:
             return ANYTHING
         if op == "Const":
-            return _constant(proto)
+            kind = body.kind_of[node]
+            if kind not in self._constants:
+                self._constants[kind] = _constant(proto)
+            return self._constants[kind]
         if op == "Sub" and _is_shifted_down(body, node):
             return -math.inf, 0.0
         if op == "Mul" and body.inputs[node][0] == body.inputs[node][1]:

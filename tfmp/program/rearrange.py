@@ -8,9 +8,12 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.edges import Array
 from tfmp.graph.view import Body, Edge
 from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Shape, Sizes
@@ -76,12 +79,19 @@ class _Work:
         self.resized: dict[int, Edge] = {}
         self.changed = False
         self._known_readers: dict[Edge, list[Edge]] = {}
-        told = np.zeros(len(body), bool)
-        told[body.nodes_of(SCALARS | COPIES)] = True
-        asked = np.zeros(len(body), bool)
-        asked[body.edges.reader[told[body.edges.source]]] = True
-        asked[body.nodes_of(REDUCTIONS)] = True
-        self.is_worth_asking = bytearray(asked)
+        sized = self._reading(COPIES) & self._are_of(BROADCASTING) | self._are_of(REDUCTIONS)
+        sizes.shapes([edge for node in np.flatnonzero(sized).tolist() for edge in ((node, 0), *body.inputs[node])])  # together is cheaper
+        self.is_worth_asking = bytearray(sized | self._reading(SCALARS))
+
+    def _are_of(self, ops: Collection[str]) -> Array:
+        """Returns node to whether it is of one of these op types."""
+        return self.body.kinds.are_of(ops)[self.body.kind_array]
+
+    def _reading(self, ops: Collection[str]) -> Array:
+        """Returns node to whether it reads what a node of one of these op types makes."""
+        found = np.zeros(len(self.body), bool)
+        found[self.body.edges.reader[self._are_of(ops)[self.body.edges.source]]] = True
+        return found
 
     def _readers(self, edge: Edge) -> list[Edge]:
         found = self._known_readers.get(edge)
@@ -101,8 +111,8 @@ class _Work:
         return self._shape(self.resized[edge[0]]) if edge[0] in self.resized else self._sizes.shape(edge)
 
     def _same_known_shape(self, *edges: Edge) -> bool:
-        shapes = [self._shape(edge) for edge in edges]
-        return shapes[0] is not None and None not in shapes[0] and all(shape == shapes[0] for shape in shapes)
+        first = self._shape(edges[0])
+        return first is not None and None not in first and all(self._shape(edge) == first for edge in edges[1:])
 
     def pass_by(self, node: int) -> None:
         """Lets what reads `node` read its input, if that is the same."""

@@ -45,6 +45,12 @@ def _product(shape: tuple[int | None, ...]) -> int:
     return max(1, math.prod(UNKNOWN_DIMENSION if size is None else size for size in shape))
 
 
+def hand_over(before: Body, after: Body) -> None:
+    """Tells `after` the shapes that were looked up for `before`: it has the nodes of `before`, some of them changed (`Body.made`), and more of its own."""
+    nodes = before.proto_nodes.stop
+    after.shapes.update({node: shapes for node, shapes in before.shapes.items() if node < nodes and node not in after.made})
+
+
 class Sizes:
     """The shapes and element counts of the tensors of a union, looked up when they are asked for."""
 
@@ -72,13 +78,15 @@ class Sizes:
 
     def shapes(self, edges: Sequence[Edge]) -> list[Shape]:
         """Returns the shapes of several tensors; those that are not known yet are looked up together, which takes half the time."""
-        body, known = self._union.body, self._known
-        missing = {node: None for node, _ in edges if node not in known and not (node in body.resized or node in body.made or body.protos[node] is None)}
-        for number, nodes in itertools.groupby(missing, self._union.instance_of):
+        body, known, resized = self._union.body, self._known, self._union.body.resized
+        missing = dict.fromkeys(node for node, _ in edges if node not in known and node not in resized)
+        named = [node for node in missing if node not in body.made and body.protos[node] is not None]
+        for number, nodes in itertools.groupby(named, self._union.instance_of):
             graph, numbers = self._graph(number), list(nodes)
             if graph is not None:
                 known.update(zip(numbers, tf_api.output_shapes_of(graph, [body.names[node] for node in numbers]), strict=True))
-        return [*map(self.shape, edges)]
+        known.update((node, self._look_up(node)) for node in missing if node not in known)
+        return [self.shape((node, port)) if node in resized else known[node][port] if port < len(known[node]) else None for node, port in edges]
 
     def elements(self, edge: Edge) -> int:
         """Returns how many elements the tensor has, at least 1, unknown dimensions estimated."""
@@ -98,6 +106,10 @@ class Sizes:
                 break
             edge = sources[0]
         return UNKNOWN_ELEMENTS
+
+    def all_elements(self, edges: Sequence[Edge]) -> list[int]:
+        """Returns the elements of several tensors."""
+        return [_product(shape) if shape is not None else self.elements(edge) for edge, shape in zip(edges, self.shapes(edges), strict=True)]
 
     def _dtype(self, edge: Edge) -> int:
         body, (node, port) = self._union.body, edge
