@@ -30,9 +30,8 @@ class Retype(NamedTuple):
     dtype: int
 
 
-@dataclasses.dataclass(frozen=True)
-class InsertCast:
-    """A Cast of the tensor `source` to `target`, called `name`, that the input ports `readers` read instead of `source`.
+class InsertCast(NamedTuple):
+    """A Cast of the tensor `source` to `target`, called `name`, that the input ports `readers` read instead of `source`. A tuple, as `Retype` is.
 
     With `round_trip` a second Cast back to float32 follows, and the readers read that (emulation). With `constant` no Cast but a Const of type
     `target` with the rounded value is made.
@@ -55,8 +54,7 @@ class Shortcut:
     readers: tuple[Edge, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """The input port `reader` reads `source`, as the body says, and no longer what the original proto says (`program.rearrange`)."""
 
     reader: Edge
@@ -178,10 +176,13 @@ def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate
         return Plan(body, (), ())
     if emulate:
         return Plan(body, (), tuple(_round_trips(colouring, target)))
-    casts = list(_casts(colouring, target, store_constants=not exact))
-    undoing = {cast: body.inputs[cast.source[0]][0] for cast in casts if not exact and cast.target is target and _casts_from(body, cast.source[0], target)}
-    shortcuts = (Shortcut(source, cast.readers) for cast, source in undoing.items())
-    return Plan(body, tuple(_retypes(colouring, target)), tuple(cast for cast in casts if cast not in undoing), tuple(shortcuts))
+    casts, shortcuts = [], []
+    for cast in _casts(colouring, target, store_constants=not exact):
+        if not exact and cast.target is target and _casts_from(body, cast.source[0], target):
+            shortcuts.append(Shortcut(body.inputs[cast.source[0]][0], cast.readers))
+        else:
+            casts.append(cast)
+    return Plan(body, tuple(_retypes(colouring, target)), tuple(casts), tuple(shortcuts))
 
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
@@ -196,10 +197,13 @@ def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
     sixteen = np.frombuffer(colouring.sixteen, bool)
     made = graph.made[edges.tensor]
     mismatches = np.flatnonzero(graph.is_float32[made] & (sixteen[made] != sixteen[graph.read]))
-    found: dict[int, list[Edge]] = {}
-    for number in mismatches[np.argsort(edges.tensor[mismatches], kind="stable")].tolist():
-        found.setdefault(int(edges.tensor[number]), []).append(edges.input(number))
-    return {edges.output(number): readers for number, readers in found.items()}
+    numbers = mismatches[np.argsort(edges.tensor[mismatches], kind="stable")]
+    sources = edges.source[numbers]
+    columns = (sources, edges.tensor[numbers] - edges.first[sources], edges.reader[numbers], edges.port[numbers])
+    found: dict[Edge, list[Edge]] = {}
+    for source, output, reader, port in zip(*(column.tolist() for column in columns), strict=True):
+        found.setdefault((source, output), []).append((reader, port))
+    return found
 
 
 def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> Iterator[InsertCast]:
