@@ -47,23 +47,23 @@ SABOTAGE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         "the main graph: input 0 of MatMul node 'm' wants type 1, but Cast node 'x-0-CastToFp16-0-AutoMixedPrecision' gives type 19.",
     ),
     "a cast that only one reader reads": (
-        lambda plan: dataclasses.replace(plan, casts=(dataclasses.replace(plan.casts[0], readers=plan.casts[0].readers[:1]), *plan.casts[1:])),
+        lambda plan: dataclasses.replace(plan, casts=(plan.casts[0]._replace(readers=plan.casts[0].readers[:1]), *plan.casts[1:])),
         "the main graph: input 1 of MatMul node 'm' wants type 19, but Placeholder node 'x' gives type 1.",
     ),
     "a cast to the wrong type": (
-        lambda plan: dataclasses.replace(plan, casts=(dataclasses.replace(plan.casts[0], target=plan.casts[0].origin), *plan.casts[1:])),
+        lambda plan: dataclasses.replace(plan, casts=(plan.casts[0]._replace(target=plan.casts[0].origin), *plan.casts[1:])),
         "the main graph: input 0 of MatMul node 'm' wants type 19, but Cast node 'x-0-CastToFp16-0-AutoMixedPrecision' gives type 1.",
     ),
     "a cast of the wrong type": (
-        lambda plan: dataclasses.replace(plan, casts=(plan.casts[0], dataclasses.replace(plan.casts[1], origin=plan.casts[1].target))),
+        lambda plan: dataclasses.replace(plan, casts=(plan.casts[0], plan.casts[1]._replace(origin=plan.casts[1].target))),
         "the main graph: input 0 of Cast node 'r-0-CastToFp32-0-AutoMixedPrecision' wants type 1, but Relu node 'r' gives type 19.",
     ),
-    "a name that is taken": (lambda plan: dataclasses.replace(plan, casts=(dataclasses.replace(plan.casts[0], name="r"), *plan.casts[1:])), "two nodes"),
+    "a name that is taken": (lambda plan: dataclasses.replace(plan, casts=(plan.casts[0]._replace(name="r"), *plan.casts[1:])), "two nodes"),
     "no kernel": (
         lambda plan: dataclasses.replace(
             plan,
             retypes=(*plan.retypes, Retype(3, Slot("T"), DT_HALF)),
-            casts=(plan.casts[0], dataclasses.replace(plan.casts[1], source=(3, 0), readers=((4, 0),))),
+            casts=(plan.casts[0], plan.casts[1]._replace(source=(3, 0), readers=((4, 0),))),
         ),
         "the main graph: Cholesky node 'c' has no kernel on CPU for the types T=19.",
     ),

@@ -153,7 +153,7 @@ class Ranges:
         if op == "Const":
             kind = body.kind_of[node]
             if kind not in self._constants:
-                self._constants[kind] = _constant(proto)
+                self._constants[kind] = constant(proto)
             return self._constants[kind]
         if op == "Sub" and _is_shifted_down(body, node):
             return -math.inf, 0.0
@@ -173,7 +173,8 @@ def _is_shifted_down(body: Body, node: int) -> bool:
     return body.ops[other[0]] == "Max" and body.inputs[other[0]][0] == value
 
 
-def _constant(proto: tf_api.NodeDef) -> Interval:
+def constant(proto: tf_api.NodeDef) -> Interval:
+    """Returns the interval of what a Const makes."""
     value = proto.attr.get("value")
     if value is None or value.tensor.ByteSize() > SMALL:
         return ANYTHING

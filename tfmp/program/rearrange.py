@@ -8,14 +8,13 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.edges import Array
+from tfmp.graph.kinds import Kind
 from tfmp.graph.view import Body, Edge
-from tfmp.program.ranges import Ranges
+from tfmp.program.ranges import ANYTHING, Ranges, constant
 from tfmp.program.shapes import Shape, Sizes
 from tfmp.program.sizes import SameSizes
 
@@ -30,9 +29,6 @@ BROADCASTING = frozenset({"Add", "AddV2", "Div", "Maximum", "Minimum", "Mul", "R
 
 NEUTRAL = {"Add": 0.0, "AddV2": 0.0, "Sub": 0.0, "Mul": 1.0, "RealDiv": 1.0, "Div": 1.0}
 """Elementwise ops to the scalar that changes nothing; for Sub and divisions as second input only."""
-
-SCALARS = frozenset({"Const", "Sub"})
-"""What makes neutral scalars: a constant, and the width of the range of random numbers."""
 
 COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 REDUCTIONS = frozenset({"Mean", "Sum"})
@@ -79,18 +75,16 @@ class _Work:
         self.resized: dict[int, Edge] = {}
         self.changed = False
         self._known_readers: dict[Edge, list[Edge]] = {}
-        sized = self._reading(COPIES) & self._are_of(BROADCASTING) | self._are_of(REDUCTIONS)
+        broadcasting, reductions = (body.kinds.are_of(ops)[body.kind_array] for ops in (BROADCASTING, REDUCTIONS))
+        sized = self._reading(body.kinds.are_of(COPIES)) & broadcasting | reductions
         sizes.shapes([edge for node in np.flatnonzero(sized).tolist() for edge in ((node, 0), *body.inputs[node])])  # together is cheaper
-        self.is_worth_asking = bytearray(sized | self._reading(SCALARS))
+        self._is_scalar = body.kinds.which(_may_be_neutral)
+        self.is_worth_asking = bytearray(sized | self._reading(self._is_scalar))
 
-    def _are_of(self, ops: Collection[str]) -> Array:
-        """Returns node to whether it is of one of these op types."""
-        return self.body.kinds.are_of(ops)[self.body.kind_array]
-
-    def _reading(self, ops: Collection[str]) -> Array:
-        """Returns node to whether it reads what a node of one of these op types makes."""
-        found = np.zeros(len(self.body), bool)
-        found[self.body.edges.reader[self._are_of(ops)[self.body.edges.source]]] = True
+    def _reading(self, kinds: Array) -> Array:
+        """Returns node to whether it reads what a node of one of `kinds`, a flag for each, makes."""
+        body, found = self.body, np.zeros(len(self.body), bool)
+        found[body.edges.reader[kinds[body.kind_array[body.edges.source]]]] = True
         return found
 
     def _readers(self, edge: Edge) -> list[Edge]:
@@ -126,7 +120,7 @@ class _Work:
         if op in REDUCTIONS:
             return inputs[0] if self._same_known_shape(inputs[0], (node, 0)) or self._sums_over_nothing(node) else None
         for value, other in [(0, 1), (1, 0)] if op in COMMUTATIVE else [(0, 1)] if op in NEUTRAL else []:
-            is_neutral = self.body.ops[inputs[other][0]] in SCALARS and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op])
+            is_neutral = self._is_scalar[self.body.kind_of[inputs[other][0]]] and self._ranges.of(inputs[other]) == (NEUTRAL[op], NEUTRAL[op])
             if is_neutral and self._same_known_shape(inputs[value], (node, 0)):
                 signless = NEUTRAL[op] == 1.0 or self._ranges.of(inputs[value])[0] >= 0  # -0 + 0 is 0
                 return inputs[value] if signless else None
@@ -172,6 +166,14 @@ class _Work:
                 source = self.inputs[copy][0]
                 if _repeats(self._shape(source), self._shape((copy, 0))):
                     self._redirect((node, port), source)
+
+
+def _may_be_neutral(kind: Kind) -> bool:
+    """Returns whether a node makes a neutral scalar: it is such a constant, or may be the width of the range of random numbers."""
+    if kind.op != "Const":
+        return kind.op == "Sub"
+    low, high = constant(kind.proto) if kind.proto is not None and kind.types == [DT_FLOAT] else ANYTHING
+    return low == high and low in (0.0, 1.0)
 
 
 def _repeats(small: Shape, large: Shape) -> bool:

@@ -182,6 +182,8 @@ def read_once(body: Body, writes: Writes) -> Body:
     if not first:
         return body
     inputs = list(body.inputs)
-    for node in {reader for edge in first for reader, _ in body.readers_of(edge)}:
+    is_moved = np.zeros(len(body), bool)
+    is_moved[[node for node, _ in first]] = True
+    for node in map(int, np.unique(body.edges.reader[is_moved[body.edges.source]])):
         inputs[node] = [first.get(edge, edge) for edge in inputs[node]]
     return body.with_inputs(inputs, {})
