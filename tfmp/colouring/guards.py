@@ -15,7 +15,7 @@ from tfmp import tf_api
 from tfmp.colouring.canvas import Canvas
 from tfmp.dtypes import DT_FLOAT, FloatFormat, sixteen_bit
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Array
+from tfmp.graph.edges import Array, distinct
 from tfmp.graph.kinds import Kind
 from tfmp.graph.schema import Slot
 from tfmp.oplists import ALLOW
@@ -97,7 +97,7 @@ def keep_ops_without_kernel(canvas: Canvas) -> None:
     """Keeps allowlist nodes in float32 that no 16-bit kernel can run on a device that will run them (TensorFlow's pass does not ask for those)."""
     graph = canvas.graph
     known: dict[bytes, tuple[bool, bool]] = {}
-    for node in np.unique(graph.nodes[canvas.are_on({ALLOW}) & canvas.may_change[graph.nodes]]).tolist():
+    for node in distinct(graph.nodes[canvas.are_on({ALLOW}) & canvas.may_change[graph.nodes]]).tolist():
         vertices = graph.vertices(node)
         sorts = canvas.sorts[vertices.start : vertices.stop].tobytes()
         if sorts not in known:

@@ -13,7 +13,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
-from tfmp.graph.edges import Array
+from tfmp.graph.edges import Array, distinct
 
 SHARING = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",
@@ -49,9 +49,9 @@ def _backward(canvas: Canvas) -> Array:
     """Returns vertex to whether it computes gradients: those in a scope that says so, and all that read what they make."""
     graph, body = canvas.graph, canvas.graph.body
     tape, v1 = BACKWARD_SCOPES
-    named = np.fromiter((tape in name or v1 in name for name in body.names), bool, len(body))
-    vertices = np.flatnonzero(named[graph.nodes] & ~graph.are_of(SHARING | {"Const"}))
-    return graph.fanout.reached(graph.flags(graph.stand_ins[vertices]))
+    names, computes = body.names, ~graph.nodes_are_of(SHARING | {"Const"})
+    computes[computes] = [tape in names[node] or v1 in names[node] for node in np.flatnonzero(computes).tolist()]
+    return graph.fanout.reached(graph.flags(graph.stand_ins[computes[graph.nodes]]))
 
 
 class Network:
@@ -169,7 +169,7 @@ class Network:
         exact = self._canvas.rules.format.largest_integer
         rounding = (maker > FLOAT) & self._casts(lambda types: LARGEST_INTEGER.get(types[0], math.inf) > exact)[source]
         pairs = [np.stack([reader, maker], 1)[deciding], np.stack([maker, reader], 1)[rounding]]
-        numbers = np.unique(np.concatenate(pairs) @ np.array([self._size, 1], np.int64))
+        numbers = distinct(np.concatenate(pairs) @ np.array([self._size, 1], np.int64))
         self._implied = np.stack(np.divmod(numbers, self._size), 1)
 
     def _add_casts(self, costs: Array, inputs: Array) -> None:
@@ -206,7 +206,7 @@ class Network:
         """
         edges = self._edges
         inputs = inputs[tensors[edges.tensor[inputs]]]
-        read, readers = np.divmod(np.unique(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
+        read, readers = np.divmod(distinct(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
         found, index, counts = np.unique(read, return_index=True, return_counts=True)
         meeting = readers[index]
         meeting[counts > 1] = self._new(int(np.count_nonzero(counts > 1)))

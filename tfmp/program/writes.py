@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 
 from tfmp.dtypes import DT_RESOURCE
-from tfmp.graph.edges import reachable
+from tfmp.graph.edges import distinct, reachable
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.calls import CALLING_OPS, call_nodes, callees
@@ -184,6 +184,6 @@ def read_once(body: Body, writes: Writes) -> Body:
     inputs = list(body.inputs)
     is_moved = np.zeros(len(body), bool)
     is_moved[[node for node, _ in first]] = True
-    for node in map(int, np.unique(body.edges.reader[is_moved[body.edges.source]])):
+    for node in map(int, distinct(body.edges.reader[is_moved[body.edges.source]])):
         inputs[node] = [first.get(edge, edge) for edge in inputs[node]]
     return body.with_inputs(inputs, {})
