@@ -38,9 +38,12 @@ def agree(told: list[tuple[Any, Needs]], function: FusedFunction) -> None:
     """Asserts that what was told of the one body that kernels were put into is so."""
     ((before, needs),) = told
     told.clear()
-    for body, needed in ((before, needs.before), (function.body, needs.after)):
-        assert [node for node in before.proto_nodes if not needed[node]] == [node for node in dead_nodes(body) if node in before.proto_nodes]
-    assert function.body.replaced.keys() <= set(dead_nodes(function.body)) - set(dead_nodes(before))
+    body, said = function.body, function.body.dead
+    body.dead = None
+    assert said == dead_nodes(body)
+    assert [*filter(needs.is_needless, before.proto_nodes)] == [node for node in said if node in before.proto_nodes]
+    assert [*filter(needs.was_needless, before.proto_nodes)] == list(dead_nodes(before))
+    assert body.replaced.keys() <= set(dead_nodes(body)) - set(dead_nodes(before))
 
 
 @pytest.mark.parametrize("batch", [3, None], ids=["batch known", "batch unknown"])

@@ -95,8 +95,9 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     replaced = {node: norm.result for norm in found for node in norm.around}
     replaced |= {affine.product: affine.result for affine in scaled}
     replaced |= {product.product: product.total for product in products}
-    before, now = writer.needs.before, writer.needs.after
-    after.replaced = {node: kernel for node, kernel in replaced.items() if before[node] and not now[node]}
+    needs = writer.needs
+    after.replaced = {node: kernel for node, kernel in replaced.items() if needs.is_needless(node) and not needs.was_needless(node)}
+    after.dead = needs.needless_of(after, editor.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
     return editor.proto, after
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, same, scale
+from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.counts import axes_of, numbers
 from tfmp.fusion.repeats import Surroundings
 from tfmp.graph.view import ARG, Body, Edge
@@ -62,6 +63,7 @@ class Groups:
         self._dimensions = [next(substitutes) if size is None else size for size in self.shape]
         self._of_statistics = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
         self._of_weights = tuple(size if axis in self.axes else 1 for axis, size in enumerate(self.shape))
+        self._shapes: dict[Edge, Shape] = {}
         self._kinds: dict[Edge, str] = {}
         self.count = math.prod(self._dimensions[axis] for axis in axes)
         self.mean, self.variance = self._draw(), self._draw()
@@ -96,7 +98,14 @@ class Groups:
         """
         found = self._kinds.get(edge)
         if found is None:
-            found = self._kinds[edge] = self._kind_of(self._sizes.shape(edge))
+            found = self._kinds[edge] = self._kind_of(self.shape_of(edge))
+        return found
+
+    def shape_of(self, edge: Edge) -> Shape:
+        """Returns the shape of a tensor; of the result of elementwise ops, as it follows from their operands' shapes."""
+        found = self._shapes.get(edge)
+        if found is None:
+            found = self._shapes[edge] = self._sizes.shape(edge)
         return found
 
     def _kind_of(self, shape: Shape) -> str:
@@ -137,7 +146,7 @@ class Groups:
         What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
         """
         other = Groups(self._around, self.data, self.axes)
-        other._kinds, other._random = self._kinds, self._random
+        other._kinds, other._shapes, other._random = self._kinds, self._shapes, self._random
         other.leaves = {edge: number for edge, number in self.leaves.items() if edge not in self._passing}
         other.weights = {edge: symbol for edge, symbol in self.weights.items() if edge not in self._passing}
         other.values = {edge: value for edge, value in self.values.items() if edge not in self._passing} | {gradient: {(DY,): 1.0}}
@@ -173,6 +182,7 @@ class Groups:
         if op in ELEMENTWISE:
             values = [self._operand(edge, node) for edge in inputs]
             if all(value is not None for value in values):
+                self._shapes.setdefault((node, 0), broadcast(op, [self.shape_of(edge) for edge in inputs]))
                 return ELEMENTWISE[op](values) if self.kind((node, 0)) else None  # type: ignore[arg-type]
             if op == "AddN":
                 self.partial[node] = [port for port, value in enumerate(values) if value is not None]
@@ -191,7 +201,7 @@ class Groups:
             self.unknown.setdefault(edge, []).append(reader)
             return None
         if kind == STATISTIC:
-            held = self.number(edge) if self._sizes.shape(edge) == () else None
+            held = self.number(edge) if self.shape_of(edge) == () else None
             if held is None:
                 held = self.leaves[edge] = self._draw()
             self.values[edge] = constant(held)
@@ -203,7 +213,7 @@ class Groups:
         return self.values.get(edge)
 
     def _sizes_of(self, edge: Edge) -> Sequence[int] | None:
-        shape = self._sizes.shape(edge)
+        shape = self.shape_of(edge)
         if shape is not None and None not in shape:
             return shape  # type: ignore[return-value]
         if edge not in self.values or self.kind(edge) not in (DATA, STATISTIC):
@@ -223,7 +233,7 @@ class Groups:
 
     def _reduced(self, node: int) -> Polynomial | None:
         source, where = self._body.inputs[node]
-        value, own, result = self.values.get(source), self._sizes.shape(source), (node, 0)
+        value, own, result = self.values.get(source), self.shape_of(source), (node, 0)
         if value is None or own is None:
             return None
         axes = axes_of(self._body, where, len(own), self._sizes_of, self._constants)
@@ -242,7 +252,7 @@ class Groups:
 
     def _fits(self, result: Edge, kind: str) -> bool:
         """Returns whether the result of a reduction is of a kind. One of whose sizes TensorFlow knows none is, and will be reshaped to what it was made of."""
-        shape = self._sizes.shape(result)
+        shape = self.shape_of(result)
         if shape is None or (shape and not any(shape)):
             self._shapeless[result] = kind
             return True

@@ -1,14 +1,16 @@
-"""Which nodes of a function are needed, before kernels are written and after: what nothing needs any more is what they replace.
+"""Which nodes of a function nothing needs, before kernels are written and after: what nothing needs any more is what they replace.
 
-A node is needed if a path of tensors or control edges leads from it to what TensorFlow does not prune (`program.liveness`, which says the same of the function
-once it is written).
+A node is needed if a path of tensors or control edges leads from it to what TensorFlow does not prune (`program.liveness`, which finds the same in the function
+once it is written). In a graph without cycles, what is not needed is peeled off: nodes that nothing reads, then nodes that only those read, and so on. That
+looks at the nodes that nothing needs, which are few.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tfmp.fusion.repeats import Readers
 from tfmp.graph.view import Body, Edge
 from tfmp.program.liveness import roots
 
@@ -16,57 +18,94 @@ from tfmp.program.liveness import roots
 class Needs:
     """What is needed of a body once it is rewritten as announced."""
 
-    def __init__(self, body: Body) -> None:
-        """Nothing is announced yet."""
+    def __init__(self, body: Body, readers: Readers) -> None:
+        """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers()`."""
         self._body = body
-        self._inputs: list[Sequence[Edge]] = list(body.inputs)
-        self._stand_in = list(range(len(body)))
+        self._waits = {node: body.waits_for(node) for node in body.controlled}
+        self._counts = [sum(map(len, ports)) for ports in readers]
+        for sources in self._waits.values():
+            for source in sources:
+                self._counts[source] += 1
+        for root in roots(body):
+            self._counts[root] += 1  # as if something read it
+        self._changed: dict[int, Sequence[Edge]] = {}
+        self._stand_in: dict[int, int] = {}
+        self._made: list[Sequence[Edge]] = []
+        self._readers = readers
 
     def reads(self, node: int, edges: Iterable[Edge]) -> None:
         """Says that `node` will read `edges` and nothing else."""
-        self._inputs[node] = tuple(edges)
+        self._changed[node] = tuple(edges)
 
     def redirects(self, reader: Edge, edge: Edge) -> None:
         """Says that one input will be `edge`."""
         node, port = reader
-        self._inputs[node] = [edge if place == port else one for place, one in enumerate(self._inputs[node])]
+        self._changed[node] = [edge if place == port else one for place, one in enumerate(self._changed.get(node, self._body.inputs[node]))]
 
     def hands_out(self, node: int, edges: Iterable[Edge]) -> None:
         """Says that those who read `node` will read something that is made of `edges`."""
-        self._stand_in[node] = len(self._inputs)
-        self._inputs.append(tuple(edges))
+        self._stand_in[node] = len(self._body) + len(self._made)
+        self._made.append(tuple(edges))
 
-    @functools.cached_property
-    def before(self) -> Sequence[int]:
-        """Node to whether it is needed in the body as it is; to be asked when all is announced."""
-        return _reached(self._body, self._body.inputs, range(len(self._body)))
+    def was_needless(self, node: int) -> bool:
+        """Returns whether nothing needs `node` in the body as it is."""
+        return node in self._before
 
-    @functools.cached_property
-    def after(self) -> Sequence[int]:
-        """The same of the body once it is rewritten. What stands in for nodes comes after all nodes."""
-        return _reached(self._body, self._inputs, self._stand_in)
+    def is_needless(self, node: int) -> bool:
+        """The same of the body once it is rewritten; to be asked when all is announced."""
+        return node in self._after
 
     def is_read(self, node: int) -> bool:
-        """Returns whether anything that is needed will read what stands in for `node`."""
-        return bool(self.after[self._stand_in[node]])
+        """Returns whether anything that is needed will read what stands in for `node`; to be asked when all is announced."""
+        return self._stand_in[node] not in self._after
 
+    def needless_of(self, after: Body, touched: Iterable[int]) -> tuple[int, ...]:
+        """Returns what `dead_nodes` finds in the body `after`, to which this one has grown.
 
-def _reached(body: Body, inputs: Sequence[Sequence[Edge]], stand_in: Sequence[int]) -> Sequence[int]:
-    """Returns for each entry of `inputs` whether something needed reads it."""
-    found, controlled = bytearray(len(inputs)), body.controlled
-    todo = roots(body)
-    for node in todo:
-        found[node] = 1
-    while todo:
-        node = todo.pop()
-        for source, _ in inputs[node]:
-            other = stand_in[source]
-            if not found[other]:
-                found[other] = 1
-                todo.append(other)
-        if node in controlled:
-            for other in body.waits_for(node):
-                if not found[other]:
-                    found[other] = 1
-                    todo.append(other)
-    return found
+        Args:
+          after: the same arguments and nodes, then new nodes, which are not stateful, then results.
+          touched: the nodes and results of this one whose inputs changed.
+        """
+        stop, old = after.proto_nodes.stop, self._body.proto_nodes
+        shift, read = stop - old.stop, set[int]()
+        todo = [node if node < old.stop else node + shift for node in touched if node not in self._after]
+        while todo:
+            found = {source for source, _ in after.inputs[todo.pop()] if source >= old.stop} - read
+            read |= found
+            todo += found
+        return *sorted(node for node in self._after if node in old), *[node for node in range(old.stop, stop) if node not in read]
+
+    @functools.cached_property
+    def _before(self) -> set[int]:
+        return self._peeled(list(self._counts), self._body.inputs, {})
+
+    @functools.cached_property
+    def _after(self) -> set[int]:
+        body, stand_in = self._body, self._stand_in
+        inputs: list[Sequence[Edge]] = [*body.inputs, *self._made]
+        counts = [*self._counts, *[0] * len(self._made)]
+        for node, instead in stand_in.items():
+            counts[instead] = sum(map(len, self._readers[node]))
+            counts[node] -= counts[instead]
+        for node, edges in self._changed.items():
+            for source, _ in inputs[node]:
+                counts[stand_in.get(source, source)] -= 1
+            inputs[node] = edges
+        for edges in (*self._changed.values(), *self._made):
+            for source, _ in edges:
+                counts[stand_in.get(source, source)] += 1
+        return self._peeled(counts, inputs, stand_in)
+
+    def _peeled(self, counts: list[int], inputs: Sequence[Sequence[Edge]], stand_in: Mapping[int, int]) -> set[int]:
+        """Returns the entries of `inputs` that nothing needs; `counts` says how many read or wait for each, and is used up."""
+        waits = self._waits
+        todo = [node for node, count in enumerate(counts) if not count]
+        found = set(todo)
+        while todo:
+            node = todo.pop()
+            for source in (*(stand_in.get(source, source) for source, _ in inputs[node]), *waits.get(node, ())):
+                counts[source] -= 1
+                if not counts[source]:
+                    found.add(source)
+                    todo.append(source)
+        return found

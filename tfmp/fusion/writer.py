@@ -30,7 +30,7 @@ class Writer:
 
     def __init__(self, editor: GrowingGraph, sizes: Sizes, readers: Readers) -> None:
         """Writes into `editor`."""
-        self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body)
+        self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body, readers)
         self.near = 0
         self._became: set[int] = set()
 
@@ -99,5 +99,5 @@ class Writer:
             shape = self.shape((node, 0))
             instead = text if shape == own else self.reshaped(text, shape, name)
             for reader in self._readers[node][0]:
-                if self.needs.after[reader[0]] and reader[0] not in self._became:
+                if reader[0] not in self._became and not self.needs.is_needless(reader[0]):
                     self.editor.redirect(reader, instead)
