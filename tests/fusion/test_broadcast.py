@@ -32,4 +32,4 @@ def test_shapes_are_tensorflows(op: str) -> None:
     assert told >= (40 if op in BROADCASTING else 10)
 
 
-NAMES = {op: ("y", "dy") for op in ("ReciprocalGrad", "RsqrtGrad", "SqrtGrad")}
+NAMES = dict.fromkeys(("ReciprocalGrad", "RsqrtGrad", "SqrtGrad"), ("y", "dy"))
