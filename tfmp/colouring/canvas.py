@@ -22,8 +22,10 @@ from tfmp.program.ranges import Ranges
 from tfmp.program.shapes import Graphs, Sizes, unknown
 from tfmp.program.union import Union
 
-_LISTS = (None, ALLOW, DENY, INFER, CLEAR)
-_NUMBERS: dict[str | None, int] = {kind: number for number, kind in enumerate(_LISTS)}
+LISTS = (None, ALLOW, DENY, INFER, CLEAR)
+"""What a node may be on, by the number under which that is noted."""
+
+_NUMBERS: dict[str | None, int] = {kind: number for number, kind in enumerate(LISTS)}
 
 
 class Canvas:
@@ -37,6 +39,7 @@ class Canvas:
       sizes: the shapes and element counts of its tensors.
       ranges: between which values they lie.
       rules: what the colouring goes by.
+      lists: node to the number in `LISTS` of the list that its op is on.
       processable: node to whether its types may be changed at all (1) or not (0).
       weights: node to how often it runs in one run of the program (`weight`).
       allow, deny: vertex to 1 if it has that colour; `allowed` and `denied` are the same as arrays.
@@ -60,8 +63,8 @@ class Canvas:
         self.sizes = Sizes(union, graphs)
         self.ranges = Ranges(body)
         self._devices, self.weights = tuple(devices), np.ones(len(body)) if weights is None else weights
-        self._lists = np.array([_NUMBERS[rules.lists.kind_of.get(kind.op)] for kind in body.kinds.table], np.uint8)[body.kind_array]
-        self._list_of = memoryview(self._lists)  # single entries of which are read fast
+        self.lists = np.array([_NUMBERS[rules.lists.kind_of.get(kind.op)] for kind in body.kinds.table], np.uint8)[body.kind_array]
+        self._list_of = memoryview(self.lists)  # single entries of which are read fast
         self.processable = self._processable(body)
         self.allow = bytearray(len(self.graph))
         self.deny = bytearray(len(self.graph))
@@ -129,7 +132,7 @@ class Canvas:
 
     def put_on_list(self, nodes: Collection[int], kind: str | None) -> None:
         """Treats `nodes` from now on as if their ops were on the list `kind`, or on none."""
-        self._lists[list(nodes)] = _NUMBERS[kind]
+        self.lists[list(nodes)] = _NUMBERS[kind]
 
     def keep(self, node: int, rule: str, cause: int = -1, detail: str = "") -> None:
         """Denies every float32 vertex of `node` and takes the node out of what may be changed."""
@@ -173,12 +176,7 @@ class Canvas:
 
     def list_of(self, node: int) -> str | None:
         """Returns the list that the op of `node` is on, or None."""
-        return _LISTS[self._list_of[node]]
-
-    @property
-    def lists(self) -> tuple[str | None, ...]:
-        """Node to the list that its op is on, or None."""
-        return tuple(map(_LISTS.__getitem__, self._list_of))
+        return LISTS[self._list_of[node]]
 
     def devices(self, node: int) -> Devices:
         """Returns the device types whose kernels must exist for `node`."""
@@ -202,7 +200,7 @@ class Canvas:
         """Returns vertex to whether the op of its node is on one of the lists `kinds`."""
         asked = np.zeros(len(_NUMBERS), bool)
         asked[[_NUMBERS[kind] for kind in kinds]] = True
-        return asked[self._lists][self.graph.nodes]
+        return asked[self.lists][self.graph.nodes]
 
     def on_lists(self, kinds: Iterable[str]) -> list[int]:
         """Returns the vertices of every node whose op is on one of the lists `kinds`, in vertex order."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tfmp.colouring.canvas import Canvas
-from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, answer, holds_exactly
+from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, answer, float_ends_of_casts, holds_exactly
 from tfmp.colouring.typegraph import reach
 from tfmp.graph.schema import Slot
 from tfmp.oplists import CLEAR, INFER
@@ -38,7 +36,7 @@ def keep_what_only_decides(canvas: Canvas) -> None:
     """
     graph, body = canvas.graph, canvas.graph.body
     deciding = {v for node in body.nodes_of(DECIDING) for v in graph.vertices(node) if canvas.is_float32(v)}
-    deciding |= set(_casts_to_integers(canvas))
+    deciding |= set(float_ends_of_casts(canvas, Slot("SrcT"), Slot("DstT"), INTEGERS.__contains__).tolist())
     upstream = reach(deciding, (graph.fanin,), lambda v: canvas.is_float32(v) and canvas.kind_at(v) in (CLEAR, INFER))
     only = {vertex for vertex, _ in upstream}
     todo = list(only)
@@ -50,11 +48,3 @@ def keep_what_only_decides(canvas: Canvas) -> None:
     for vertex in sorted(only - deciding):
         if canvas.kind_at(vertex) == INFER and graph.fanout[vertex]:
             canvas.leave(graph.node_of[vertex], "only decides")
-
-
-def _casts_to_integers(canvas: Canvas) -> Iterator[int]:
-    graph = canvas.graph
-    for node in graph.body.nodes_of(["Cast"]):
-        source, result = graph.vertex(node, Slot("SrcT")), graph.vertex(node, Slot("DstT"))
-        if source is not None and result is not None and canvas.is_float32(source) and graph.dtype[result] in INTEGERS:
-            yield source

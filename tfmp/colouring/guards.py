@@ -150,23 +150,24 @@ def keep_integer_readers(canvas: Canvas) -> None:
 
     Allowlist ops are exempt: a product of rounded factors is what 16 bit means for them.
     """
-    _keep_readers(canvas, _ends_opposite_integers(canvas, Slot("DstT"), Slot("SrcT")), "integer from a cast", exempt=(ALLOW,))
+    starts = float_ends_of_casts(canvas, Slot("DstT"), Slot("SrcT"), lambda dtype: _may_be_inexact(dtype, canvas.rules.format))
+    _keep_readers(canvas, starts, "integer from a cast", exempt=(ALLOW,))
 
 
 def keep_integer_sources(canvas: Canvas) -> None:
     """Keeps in float32 what only hands values on to a cast that makes integers of them (ids and labels that travel as floats)."""
     graph = canvas.graph
-    starts = _ends_opposite_integers(canvas, Slot("SrcT"), Slot("DstT"))
+    starts = float_ends_of_casts(canvas, Slot("SrcT"), Slot("DstT"), lambda dtype: _may_be_inexact(dtype, canvas.rules.format))
     found, origins = graph.fanin.walk(starts, graph.is_float32 & graph.are_of(CARRIERS))
     canvas.leave_all(graph.nodes[found[found != origins]], "integer for a cast", origins[found != origins])
 
 
-def _ends_opposite_integers(canvas: Canvas, near: Slot, far: Slot) -> Array:
-    """Returns the `near` end of each Cast where that is float32 and the `far` one integers that 16 bit may round."""
-    graph, body, target = canvas.graph, canvas.graph.body, canvas.rules.format
+def float_ends_of_casts(canvas: Canvas, near: Slot, far: Slot, test: Callable[[int], bool]) -> Array:
+    """Returns the `near` end of each Cast where that is float32 and `test` says yes of the type at the `far` one, in node order."""
+    graph, body = canvas.graph, canvas.graph.body
 
     def is_meant(kind: Kind) -> bool:
-        return kind.op == "Cast" and kind.type_of(near) == DT_FLOAT and _may_be_inexact(kind.type_of(far), target)
+        return kind.op == "Cast" and kind.type_of(near) == DT_FLOAT and test(kind.type_of(far))
 
     nodes = np.flatnonzero(body.kinds.which(is_meant)[body.kind_array])
     return graph.stand_ins[graph.first_array[nodes] + (body.layouts[nodes[0]].number[near] if len(nodes) else 0)]

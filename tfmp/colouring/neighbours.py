@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+from tfmp.colouring.painted import first_of_each
 from tfmp.graph.edges import Array
 
 
@@ -63,6 +64,8 @@ class Neighbours(Sequence[list[int]]):
             is_open = np.ones(len(neighbours), bool) if enter is None else enter[neighbours]
             if leave is not None:
                 is_open &= leave[vertices]
+            if not is_open.any():
+                return (found := first_of_each(starts)[0]), found
             neighbours = neighbours[is_open]
             bounds = np.concatenate([[0], np.cumsum(is_open)])[bounds]
         size = self._size  # also the number of a vertex before all starts

@@ -90,6 +90,9 @@ class Reasons(Mapping[int, Reason]):
 
 
 def first_of_each(numbers: Array) -> tuple[Array, Array]:
-    """Returns `numbers`, each where it comes first, and those positions."""
-    positions = np.sort(np.unique(numbers, return_index=True)[1])
+    """Returns `numbers` (natural ones, none of them large), each where it comes first, and those positions."""
+    positions = np.arange(len(numbers))
+    first = np.empty(numbers.max(initial=-1) + 1, np.int64)
+    first[numbers[::-1]] = positions[::-1]  # of what is there twice, the last one that is written stays
+    positions = positions[first[numbers] == positions]
     return numbers[positions], positions

@@ -103,7 +103,7 @@ class Colouring:
       graph: the type graph that was coloured.
       sixteen: vertex to 1 if its type becomes the 16-bit type.
       reasons: vertex to its reason; a float32 vertex that no pass touched has none and stays because nothing asked for it.
-      kinds: node to the list its op is on, or None.
+      lists: node to the number in `canvas.LISTS` of the list that its op is on.
       processable: node to 1 if its types might have been changed.
       union: the bodies that were coloured together.
     """
@@ -111,7 +111,7 @@ class Colouring:
     graph: TypeGraph
     sixteen: bytes
     reasons: Mapping[int, Reason]
-    kinds: tuple[str | None, ...]
+    lists: bytes
     processable: bytes
     union: Union
 
@@ -128,7 +128,7 @@ class Colouring:
         start = self.graph.first[node] if len(body) else 0
         graph = self.graph.part(body, node)
         nodes = slice(node, node + len(body))
-        return Colouring(graph, self.sixteen[start : start + len(graph)], {}, self.kinds[nodes], self.processable[nodes], self.union)
+        return Colouring(graph, self.sixteen[start : start + len(graph)], {}, self.lists[nodes], self.processable[nodes], self.union)
 
 
 def colour(
@@ -142,4 +142,4 @@ def colour(
     graph = canvas.graph
     is_free = np.array([bool(slot.attr) for kind in union.body.kinds.table for slot in kind.layout.slots], bool)  # the op definition does not fix it
     sixteen = canvas.allowed[graph.stand_ins] & graph.is_float32 & is_free[graph.sort]
-    return Colouring(graph, sixteen.tobytes(), canvas.reasons, canvas.lists, bytes(canvas.processable), union)
+    return Colouring(graph, sixteen.tobytes(), canvas.reasons, canvas.lists.tobytes(), bytes(canvas.processable), union)

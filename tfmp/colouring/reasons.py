@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator
 
+from tfmp.colouring.canvas import LISTS
 from tfmp.colouring.painted import Reason
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT
@@ -120,6 +121,6 @@ def _why(colouring: Colouring, vertex: int) -> Reason:
         return Reason("fetched")
     if not colouring.graph.slot(vertex).attr:
         return Reason("fixed type")
-    kind = colouring.kinds[node]
+    kind = LISTS[colouring.lists[node]]
     tied = colouring.graph.stands_for[vertex] in colouring.graph.tied
     return Reason("nothing asked" if tied or kind in (CLEAR, INFER, DENY) else "unlisted")
