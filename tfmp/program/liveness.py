@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tfmp.graph.edges import Array, reachable
+from tfmp.graph.kinds import Kind
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import ARG, RETVAL, Body
 
@@ -32,8 +33,11 @@ def _dead_nodes(body: Body) -> list[int]:
 
 def roots(body: Body) -> list[int]:
     """Returns the nodes of a function that TensorFlow runs whoever reads them: stateful ones, calls of functions by their name, results, control results."""
-    always = [kind.op in body.called_as_ops or (kind.op not in (ARG, RETVAL) and registered_schema(kind.op).stateful) for kind in body.kinds.table]
-    found = [node for node, kind in enumerate(body.kind_of) if always[kind]]
+
+    def always_runs(kind: Kind) -> bool:
+        return kind.op in body.called_as_ops or (kind.op not in (ARG, RETVAL) and registered_schema(kind.op).stateful)
+
+    found = np.flatnonzero(body.kinds.which(always_runs)[body.kind_array]).tolist()
     return [*found, *range(len(body) - body.results, len(body)), *(body.by_name[name] for name in body.control_results)]
 
 

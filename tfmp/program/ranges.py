@@ -117,6 +117,9 @@ RULES: dict[str, Callable[[Sequence[Interval]], Interval]] = {
 }  # fmt: skip
 """Op to what it makes of the intervals of its inputs."""
 
+BOUNDED = RULES.keys() | {"Const"}
+"""Ops of whose results anything is known."""
+
 VALUE_INPUTS = {"OneHot": 0, "RandomUniform": 0, "StatelessRandomUniform": 0, "StatelessRandomUniformV2": 0}
 """Ops whose result is bounded whatever they read."""
 
@@ -133,6 +136,8 @@ class Ranges:
 
     def of(self, edge: Edge, depth: int = DEPTH) -> Interval:
         """Returns the interval of the tensor that comes out of a node's port."""
+        if self._body.ops[edge[0]] not in BOUNDED:
+            return ANYTHING
         found = self._known.get(edge)
         if found is not None:
             return found
@@ -159,10 +164,7 @@ class Ranges:
             return -math.inf, 0.0
         if op == "Mul" and body.inputs[node][0] == body.inputs[node][1]:
             return _square([self.of(body.inputs[node][0], depth - 1)])
-        rule = RULES.get(op)
-        if rule is None:
-            return ANYTHING
-        return rule([self.of(source, depth - 1) for source in body.inputs[node][: VALUE_INPUTS.get(op)]])
+        return RULES[op]([self.of(source, depth - 1) for source in body.inputs[node][: VALUE_INPUTS.get(op)]])
 
 
 def _is_shifted_down(body: Body, node: int) -> bool:
