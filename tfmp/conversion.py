@@ -55,7 +55,7 @@ class BodyConversion:
     def kernel_of(self) -> list[int]:
         """The kernel, by number, of each node that one replaces."""
         body = self.plan.body
-        return [] if self.plan.empty else [*body.replaced.values(), *(gone.kernel for gone in body.gone)]
+        return [] if self.plan.empty else [*body.replaced.values(), *(kernel for _, _, kernel in body.gone)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.view import Body, Gone
+from tfmp.graph.view import Body
 from tfmp.graph.wire import without_nodes_at
 
 T = TypeVar("T")
@@ -35,11 +35,12 @@ def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) 
     new.control_results, new.called_as_ops = body.control_results, body.called_as_ops
     for column in ("names", "ops", "devices", "kind_of", "layouts", "types", "protos"):
         setattr(new, column, list(itertools.compress(getattr(body, column), mask)))
-    new.inputs = [[(number[source], port) for source, port in edges] for edges in itertools.compress(body.inputs, mask)]
+    new.__dict__["edges"] = edges = body.edges.among(keep)
+    new.inputs = edges.inputs()
     new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
     new.made, new.shapes = still_there(body.made), still_there(body.shapes)
     new.controlled, new.marked, new.residual = ({number[node] for node in nodes if mask[node]} for nodes in (body.controlled, body.marked, body.residual))
-    new.gone = tuple(Gone(body.ops[node], body.protos[node], number[kernel]) for node, kernel in body.replaced.items() if not mask[node])
+    new.gone = tuple((body.ops[node], body.protos[node], number[kernel]) for node, kernel in body.replaced.items() if not mask[node])
     new.replaced = {node: number[kernel] for node, kernel in still_there(body.replaced).items()}
     new.pruned = len(needless)
     new.dead = ()

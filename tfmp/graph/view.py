@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +33,8 @@ Edge = tuple[int, int]
 """Number of the source node and of its output port."""
 
 
-class Gone(NamedTuple):
-    """A node that was taken out of a body since a kernel does what it did: its op, itself, and the number of the kernel's node."""
-
-    op: str
-    proto: tf_api.NodeDef
-    kernel: int
+Gone = tuple[str, tf_api.NodeDef, int]
+"""A node that was taken out of a body since a kernel does what it did: its op, itself, and the number of the kernel's node."""
 
 
 @dataclasses.dataclass

@@ -88,4 +88,4 @@ def multiplying(body: Body) -> Iterator[tuple[tf_api.NodeDef, int]]:
     for node in body.nodes_of(FORMULAS):
         if node in body.replaced or node not in body.made:
             yield body.protos[node], body.replaced.get(node, node)
-    yield from ((gone.proto, gone.kernel) for gone in body.gone if gone.op in FORMULAS)
+    yield from ((proto, kernel) for op, proto, kernel in body.gone if op in FORMULAS)
