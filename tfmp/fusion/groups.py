@@ -266,7 +266,7 @@ def is_ready(body: Body, edge: Edge) -> bool:
 
 def waits(body: Body, edge: Edge) -> bool:
     """Returns whether a tensor that is ready waits for something all the same."""
-    return not body.controlled.isdisjoint(_way_back(body, edge))
+    return not body.controlled.keys().isdisjoint(_way_back(body, edge))
 
 
 def _way_back(body: Body, edge: Edge) -> list[int]:

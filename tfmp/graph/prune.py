@@ -39,7 +39,8 @@ def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) 
     new.inputs = edges.inputs()
     new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
     new.made, new.shapes = still_there(body.made), still_there(body.shapes)
-    new.controlled, new.marked, new.residual = ({number[node] for node in nodes if mask[node]} for nodes in (body.controlled, body.marked, body.residual))
+    new.controlled = {node: [number[source] for source in sources] for node, sources in still_there(body.controlled).items()}
+    new.marked, new.residual = ({number[node] for node in nodes if mask[node]} for nodes in (body.marked, body.residual))
     new.gone = tuple((body.ops[node], body.protos[node], number[kernel]) for node, kernel in body.replaced.items() if not mask[node])
     new.replaced = {node: number[kernel] for node, kernel in still_there(body.replaced).items()}
     new.pruned = len(needless)

@@ -148,7 +148,7 @@ def topological(body: Body) -> list[int]:
 
     Nodes in a cycle (TensorFlow 1's loops) come last, in their order.
     """
-    sources = [{source for source, _ in edges}.union(body.waits_for(number)) for number, edges in enumerate(body.inputs)]
+    sources = [{source for source, _ in edges}.union(body.controlled.get(number, ())) for number, edges in enumerate(body.inputs)]
     readers: list[list[int]] = [[] for _ in sources]
     for number, found in enumerate(sources):
         for source in found:

@@ -55,7 +55,7 @@ class Body:
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
       arguments, results: how many pseudo nodes there are of each.
       by_name: name to number, of everything that can be read (results cannot).
-      controlled: the nodes that have control inputs.
+      controlled: the nodes that have control inputs, to the nodes that they wait for without reading them.
       control_results: names of the nodes that a function always runs (`FunctionDef.control_ret`).
       called_as_ops: functions of the library that nodes name as their op.
       marked: the nodes of the regions that the user keeps in float32.
@@ -84,7 +84,7 @@ class Body:
     arguments: int = 0
     results: int = 0
     by_name: dict[str, int] = dataclasses.field(default_factory=dict)
-    controlled: set[int] = dataclasses.field(default_factory=set)
+    controlled: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     control_results: tuple[str, ...] = ()
     called_as_ops: frozenset[str] = frozenset()
     marked: set[int] = dataclasses.field(default_factory=set)
@@ -167,17 +167,10 @@ class Body:
         inputs = slice(ends[tensor - 1] if tensor else 0, ends[tensor])
         return [*zip(nodes[inputs], ports[inputs], strict=True)]
 
-    def waits_for(self, node: int) -> list[int]:
-        """Returns the nodes that `node` waits for without reading them: its control inputs."""
-        proto = self.protos[node]
-        if proto is None or node not in self.controlled:
-            return []
-        return [self.by_name[text[1:]] for text in proto.input[len(self.layouts[node].inputs) :]]  # control inputs come last
-
     @functools.cached_property
     def control_edges(self) -> tuple[Array, Array]:
         """The nodes that wait for others without reading them, and what for, as arrays; to be asked as `edges` is."""
-        waiting = [(node, source) for node in self.controlled for source in self.waits_for(node)]
+        waiting = [(node, source) for node, sources in self.controlled.items() for source in sources]
         readers, sources = np.array(waiting, np.int32).reshape(-1, 2).T
         return readers, sources
 
@@ -412,15 +405,20 @@ def _read_by(body: Body, node: int, results: Mapping[str, str]) -> list[str]:
     return [results.get(body.names[node], "")] if body.ops[node] == RETVAL else []
 
 
-def _edges(body: Body, texts: Iterable[str], reader: int) -> list[Edge]:
+def _edges(body: Body, texts: Sequence[str], reader: int) -> list[Edge]:
     """Returns the data inputs among `texts`, which are not all first outputs in their usual form; control inputs come last."""
-    edges = []
-    for text in texts:
-        if text[:1] == "^":
-            body.controlled.add(reader)
-            break
-        edges.append(body.tensors.get(text) or _find(body, text, reader))
-    return edges
+    data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
+    if len(data) < len(texts):
+        body.controlled[reader] = [_waited_for(body, text, reader) for text in texts[len(data) :]]
+    return [body.tensors.get(text) or _find(body, text, reader) for text in data]
+
+
+def _waited_for(body: Body, text: str, reader: int) -> int:
+    """Returns the node of a control input."""
+    found = body.by_name.get(text[1:])
+    if found is None:
+        raise GraphError(f"node {body.names[reader]!r}{_where(body)} waits for {text!r}, which is not there.")
+    return found
 
 
 def _find(body: Body, text: str, reader: int) -> Edge:

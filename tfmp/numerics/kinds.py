@@ -168,7 +168,7 @@ class _Flow:
     def _wait_for(self, found: set[tuple[int, int]], number: int, body: Body) -> None:
         """Adds the reads of variables that wait for updates, as that of a momentum that has just been written does, and what is computed from them."""
         for node in topological(body):
-            if body.ops[node] in READS and any((number, before) in found for before in body.waits_for(node)):
+            if body.ops[node] in READS and any((number, before) in found for before in body.controlled.get(node, ())):
                 starts = [(number, node, port) for port in range(len(body.layouts[node].outputs))]
                 found |= self._reached(starts) | {(number, node)}
 

@@ -139,7 +139,7 @@ def _after(body: Body, starts: Sequence[int]) -> frozenset[int]:
 
 def _before(body: Body, node: int) -> list[int]:
     """The nodes that `node` reads or waits for."""
-    return [*(source for source, _ in body.inputs[node]), *body.waits_for(node)]
+    return [*(source for source, _ in body.inputs[node]), *body.controlled.get(node, ())]
 
 
 def _writers(body: Body, harmless: AbstractSet[str]) -> Iterator[int]:
