@@ -409,7 +409,7 @@ def _edges(body: Body, texts: Sequence[str], reader: int) -> list[Edge]:
     """Returns the data inputs among `texts`, which are not all first outputs in their usual form; control inputs come last."""
     data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
     if len(data) < len(texts):
-        body.controlled[reader] = [_waited_for(body, text, reader) for text in texts[len(data) :]]
+        body.controlled[reader] = [_waited_for(body, text, reader) for text in texts[len(data) :] if text[:1] == "^"]
     return [body.tensors.get(text) or _find(body, text, reader) for text in data]
 
 
