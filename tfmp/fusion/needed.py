@@ -21,7 +21,7 @@ class Needs:
     def __init__(self, body: Body, readers: Readers) -> None:
         """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers()`."""
         self._body = body
-        self._waits = {node: body.waits_for(node) for node in body.controlled}
+        self._waits = body.controlled
         self._counts = [sum(map(len, ports)) for ports in readers]
         for sources in self._waits.values():
             for source in sources:
