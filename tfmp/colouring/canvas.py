@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
@@ -15,7 +17,7 @@ from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.edges import Array
 from tfmp.graph.schema import OpSchema, registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body, attr_types
+from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges
@@ -238,18 +240,24 @@ class Canvas:
         return known
 
     def _has_kernel_with(self, vertex: int) -> bool:
+        """Returns whether there are kernels for `vertex` in 16 bit; the other entries of a list keep their types."""
         body, node = self.graph.body, self.graph.node_of[vertex]
-        slot, types = vertex - self.graph.first[node], tuple(body.types[node])
-        return _has_kernels_with(body.ops[node], body.layouts[node].keys, types, slot, self.rules.format.number, self.devices(node))
+        attr, index, _ = body.layouts[node].keys[vertex - self.graph.first[node]]
+        types, new = body.attr_types(node, {}), {self.rules.format.number}
+        return bool(attr) and _has_kernels(body.ops[node], {**types, attr: frozenset(types[attr] | new if index >= 0 else new)}, self.devices(node))
 
     @functools.cached_property
     def sorts(self) -> Array:
-        """Vertex to a number that is the same for the same slot of nodes of one kind on the same devices; all that are tied have one of their own."""
-        graph, different = self.graph, list(dict.fromkeys(self._devices))
+        """Vertex to a number that is the same for the same attribute, whichever entry of a list, of nodes of one kind on the same devices; all that are tied
+        have one of their own.
+        """
+        graph, numbers = self.graph, collections.defaultdict[tuple[int, str, int], int](itertools.count().__next__)
+        table = [numbers[kind, attr, fixed] for kind, one in enumerate(graph.body.kinds.table) for attr, _, fixed in one.layout.keys]
+        different = list(dict.fromkeys(self._devices))
         of_instance = np.array([different.index(devices) for devices in self._devices])
         lengths = np.diff(np.append(self.union.offsets, len(graph.body)))
         on = np.repeat(of_instance, lengths) if len(different) > 1 else np.zeros(len(graph.body), np.int32)
-        return np.where(graph.is_tied, -1, graph.sort * len(different) + on[graph.nodes])
+        return np.where(graph.is_tied, -1, np.array(table, np.int32)[graph.sort] * len(different) + on[graph.nodes])
 
     def told(self, question: Callable[[int], bool], vertices: Array) -> Array:
         """Returns what `question` answers to each of `vertices`, asked once for all of one sort: as `supports` and `supports_type` may be."""
@@ -260,15 +268,6 @@ class Canvas:
         """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device that runs it."""
         body = self.graph.body
         return _has_kernels(body.ops[node], body.attr_types(node, dict.fromkeys(changed, self.rules.format.number)), self.devices(node))
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_kernels_with(op: str, keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...], slot: int, dtype: int, devices: Devices) -> bool:
-    """Returns whether there are kernels for nodes with the slots `keys` if one of these has another type; the other entries of a list keep theirs."""
-    attr, index, _ = keys[slot]
-    before = attr_types(keys, types)
-    new = {dtype} | (before[attr] if index >= 0 else set()) if attr else set()
-    return bool(attr) and _has_kernels(op, {**before, attr: frozenset(new)}, devices)
 
 
 def _has_kernels(op: str, types: kernels.Types, devices: Devices) -> bool:

@@ -119,10 +119,9 @@ def _divides_by_a_count(canvas: Canvas, node: int, vertex: int) -> bool:
     """Returns whether `node` divides what it has from `vertex` by a scalar that is a constant of at least `STATISTIC`, or an integer that was cast."""
     body = canvas.graph.body
     numerator, divisor = body.inputs[node]
-    if canvas.graph.node_of[vertex] != numerator[0]:
+    if canvas.graph.node_of[vertex] != numerator[0] or canvas.sizes.shape(divisor) != ():
         return False
-    is_count = body.ops[divisor[0]] == "Cast" or canvas.ranges.of(divisor)[0] >= STATISTIC
-    return is_count and canvas.sizes.shape(divisor) == ()
+    return body.ops[divisor[0]] == "Cast" or canvas.ranges.of(divisor)[0] >= STATISTIC
 
 
 def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:

@@ -185,7 +185,7 @@ class Body:
     def attr_types(self, node: int, changed: Mapping[int, int]) -> Mapping[str, frozenset[int]]:
         """Returns type attribute to types of `node`, as `kernels.has_kernel` takes them, with the slots numbered in `changed` given other types."""
         types = [changed.get(number, dtype) for number, dtype in enumerate(self.types[node])] if changed else self.types[node]
-        return attr_types(self.layouts[node].keys, tuple(types))
+        return _attr_types(self.layouts[node].keys, tuple(types))
 
     def tensor_name(self, edge: Edge) -> str:
         """Returns how a NodeDef of this body writes the tensor `edge`."""
@@ -233,7 +233,7 @@ class Body:
 
 
 @functools.lru_cache(maxsize=4096)
-def attr_types(keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...]) -> Mapping[str, frozenset[int]]:
+def _attr_types(keys: tuple[tuple[str, int, int], ...], types: tuple[int, ...]) -> Mapping[str, frozenset[int]]:
     """Answers `Body.attr_types` for all nodes that are alike, of which a graph has many."""
     found: dict[str, set[int]] = {}
     for (attr, _, _), dtype in zip(keys, types, strict=True):
