@@ -60,7 +60,9 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
     """
     bodies, protos = dict(program.bodies), {}
     for name, body in program.bodies.items():
-        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if name and WANTED.intersection(body.ops) else None
+        ops = {kind.op for kind in body.kinds.table}
+        hopeful = name and not WANTED.isdisjoint(ops) and LOOPS_INSIDE.isdisjoint(ops)
+        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
         if found is not None:
             protos[name], bodies[name] = found
     return Fused(bodies, protos)
@@ -75,8 +77,6 @@ def without_needless(fused: Fused) -> Fused:
 
 
 def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Proto, Body] | None:
-    if LOOPS_INSIDE.intersection(body.ops):
-        return None
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
@@ -95,9 +95,9 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     replaced = {node: norm.result for norm in found for node in norm.around}
     replaced |= {affine.product: affine.result for affine in scaled}
     replaced |= {product.product: product.total for product in products}
-    needs = writer.needs
-    after.replaced = {node: kernel for node, kernel in replaced.items() if needs.is_needless(node) and not needs.was_needless(node)}
-    after.dead = needs.needless_of(after, editor.touched)
+    gone = writer.needs.needless - writer.needs.needless_before
+    after.replaced = {node: kernel for node, kernel in replaced.items() if node in gone}
+    after.dead = writer.needs.needless_of(after, editor.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
     return editor.proto, after
 

@@ -22,7 +22,7 @@ class Needs:
         """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers()`."""
         self._body = body
         self._waits = body.controlled
-        self._counts = [sum(map(len, ports)) for ports in readers]
+        self._counts = [len(ports[0]) if len(ports) == 1 else sum(map(len, ports)) for ports in readers]
         for sources in self._waits.values():
             for source in sources:
                 self._counts[source] += 1
@@ -47,17 +47,9 @@ class Needs:
         self._stand_in[node] = len(self._body) + len(self._made)
         self._made.append(tuple(edges))
 
-    def was_needless(self, node: int) -> bool:
-        """Returns whether nothing needs `node` in the body as it is."""
-        return node in self._before
-
-    def is_needless(self, node: int) -> bool:
-        """The same of the body once it is rewritten; to be asked when all is announced."""
-        return node in self._after
-
     def is_read(self, node: int) -> bool:
         """Returns whether anything that is needed will read what stands in for `node`; to be asked when all is announced."""
-        return self._stand_in[node] not in self._after
+        return self._stand_in[node] not in self.needless
 
     def needless_of(self, after: Body, touched: Iterable[int]) -> tuple[int, ...]:
         """Returns what `dead_nodes` finds in the body `after`, to which this one has grown.
@@ -68,19 +60,22 @@ class Needs:
         """
         stop, old = after.proto_nodes.stop, self._body.proto_nodes
         shift, read = stop - old.stop, set[int]()
-        todo = [node if node < old.stop else node + shift for node in touched if node not in self._after]
+        todo = [node if node < old.stop else node + shift for node in touched if node not in self.needless]
         while todo:
-            found = {source for source, _ in after.inputs[todo.pop()] if source >= old.stop} - read
-            read |= found
-            todo += found
-        return *sorted(node for node in self._after if node in old), *[node for node in range(old.stop, stop) if node not in read]
+            for source, _ in after.inputs[todo.pop()]:
+                if source >= old.stop and source not in read:
+                    read.add(source)
+                    todo.append(source)
+        return *sorted(node for node in self.needless if node in old), *[node for node in range(old.stop, stop) if node not in read]
 
     @functools.cached_property
-    def _before(self) -> set[int]:
+    def needless_before(self) -> set[int]:
+        """The nodes that nothing needs in the body as it is."""
         return self._peeled(list(self._counts), self._body.inputs, {})
 
     @functools.cached_property
-    def _after(self) -> set[int]:
+    def needless(self) -> set[int]:
+        """The same of the body once it is rewritten, and what stands in for nodes in vain; to be asked when all is announced."""
         body, stand_in = self._body, self._stand_in
         inputs: list[Sequence[Edge]] = [*body.inputs, *self._made]
         counts = [*self._counts, *[0] * len(self._made)]
@@ -103,7 +98,10 @@ class Needs:
         found = set(todo)
         while todo:
             node = todo.pop()
-            for source in (*(stand_in.get(source, source) for source, _ in inputs[node]), *waits.get(node, ())):
+            sources = [stand_in.get(source, source) for source, _ in inputs[node]]
+            if node in waits:
+                sources += waits[node]
+            for source in sources:
                 counts[source] -= 1
                 if not counts[source]:
                     found.add(source)

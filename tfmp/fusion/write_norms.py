@@ -152,9 +152,9 @@ class _Rows:
         """Returns how vectors are written that have a 1, and a 0, for each row."""
         writer = self._writer
         if self._rows is not None:
-            return writer.constant(np.ones(self._rows), "ones"), writer.constant(np.zeros(self._rows), "zeros")
+            return writer.constant(1.0, "ones", size=self._rows), writer.constant(0.0, "zeros", size=self._rows)
         size = writer.add("Size", "size", [data], [()], T=DT_FLOAT, out_type=DT_INT32).output(0)
-        elements = writer.constant([self._elements], "row", DT_INT32)
+        elements = writer.constant((self._elements or 0,), "row", DT_INT32)
         rows = writer.add("FloorDiv", "count", [size, elements], [(1,)], T=DT_INT32).output(0)
         made = [
             writer.add("Fill", name, [rows, writer.constant(value, f"{name}/value")], [(None,)], T=DT_FLOAT, index_type=DT_INT32).output(0)
@@ -165,19 +165,19 @@ class _Rows:
 
 def normal(writer: Writer, elements: int) -> list[str]:
     """Returns how mean and variance of data that are normalised are written, for kernels whose epsilon is `SMALL`."""
-    return [writer.constant(np.zeros(elements), "mean_0"), writer.constant(np.full(elements, 1.0 - SMALL), "variance_1")]
+    return [writer.constant(0.0, "mean_0", size=elements), writer.constant(1.0 - SMALL, "variance_1", size=elements)]
 
 
 def _nothing(writer: Writer) -> list[str]:
     """Returns how mean and variance are written for a kernel that finds them itself."""
-    return [writer.constant([], "none")] * 2
+    return [writer.constant((), "none")] * 2
 
 
 def _parameter(writer: Writer, norm: Norm, name: str, vector: KnownShape) -> str:
     """Returns how scale or offset is written, as a vector."""
     edge = norm.scale if name == "scale" else norm.offset
     if edge is None:
-        return writer.constant(np.full(vector[0] or 0, 1.0 if name == "scale" else 0.0), name)
+        return writer.constant(1.0 if name == "scale" else 0.0, name, size=vector[0] or 0)
     return writer.as_vector(edge, vector, name)
 
 
@@ -202,6 +202,6 @@ def _uncorrected(writer: Writer, norm: Norm, variance: str, vector: KnownShape, 
     else:
         size = writer.add("Size", "correction/size", [data], [()], T=DT_FLOAT, out_type=DT_INT64).output(0)
         total = writer.add("Cast", "correction/total", [size], [()], SrcT=DT_INT64, DstT=DT_FLOAT).output(0)
-        less = writer.add("Sub", "correction/less", [total, writer.constant(vector[0], "correction/groups")], [()], T=DT_FLOAT).output(0)
+        less = writer.add("Sub", "correction/less", [total, writer.constant(vector[0] or 0, "correction/groups")], [()], T=DT_FLOAT).output(0)
         factor = writer.add("RealDiv", "correction", [less, total], [()], T=DT_FLOAT).output(0)
     return writer.add("Mul", "uncorrected", [variance, factor], [vector], T=DT_FLOAT).output(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class Writer:
         self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body, readers)
         self.near = 0
         self._became: set[int] = set()
+        self._constants: dict[Any, str] = {}
 
     def announce(self, node: int, op: str, reads: Sequence[Edge]) -> None:
         """Says that `node` will become of op `op`, made of the tensors `reads`: whatever is written from now on reads it as that."""
@@ -57,14 +59,19 @@ class Writer:
         """Returns the shape of a tensor whose rank is known."""
         return tuple(self._sizes.shape(edge) or ())
 
-    def constant(self, value: object, name: str, dtype: int = DT_FLOAT) -> str:
-        """Returns how a constant is written; it is added if there is none yet."""
-        return self.editor.constant(np.asarray(value, ARRAYS[dtype]), dtype, f"{self.editor.body.names[self.near]}/{name}", self.near)
+    def constant(self, value: float | tuple[float, ...], name: str, dtype: int = DT_FLOAT, size: int | None = None) -> str:
+        """Returns how a constant is written that is `value`, or a vector with `size` times that; it is added if there is none yet."""
+        key = dtype, value, size, self.editor.body.devices[self.near]
+        found = self._constants.get(key)
+        if found is None:
+            array = np.asarray(value, ARRAYS[dtype]) if size is None else np.full(size, value, ARRAYS[dtype])
+            found = self._constants[key] = self.editor.constant(array, dtype, f"{self.editor.body.names[self.near]}/{name}", self.near)
+        return found
 
     def target(self, shape: KnownShape, name: str, like: str) -> str:
         """Returns how a tensor is written that says `shape`: a constant, or the shape of the float32 tensor written `like` if that is not known enough."""
         if shape.count(None) < 2:
-            return self.constant([-1 if size is None else size for size in shape], f"{name}/shape", DT_INT32)
+            return self.constant(tuple([-1 if size is None else size for size in shape]), f"{name}/shape", DT_INT32)
         return self.add("Shape", f"{name}/shape", [like], [(len(shape),)], T=DT_FLOAT, out_type=DT_INT32).output(0)
 
     def reshaped(self, text: str, shape: KnownShape, name: str) -> str:
@@ -99,5 +106,5 @@ class Writer:
             shape = self.shape((node, 0))
             instead = text if shape == own else self.reshaped(text, shape, name)
             for reader in self._readers[node][0]:
-                if reader[0] not in self._became and not self.needs.is_needless(reader[0]):
+                if reader[0] not in self._became and reader[0] not in self.needs.needless:
                     self.editor.redirect(reader, instead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import Body, Edge
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A node of the edited graph, by its name and op, and how it is written: in a function, or in a main graph."""
 
     name: str
@@ -87,8 +86,8 @@ class GrowingGraph(GraphEditor):
             free = name + OURS
         self._taken.add(free)
         common = self._shared(op, near, value, attrs)
-        own = b"".join([_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs]])
-        self._written.append(_field(NODE_IN_FUNCTION if self.body.name else NODE_IN_GRAPH, own + common.attr[0]))
+        parts = [_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs], *common.attr]
+        self._written.append(_field(NODE_IN_FUNCTION if self.body.name else NODE_IN_GRAPH, b"".join(parts)))
         self.added.append(common)
         self.shapes[free] = shapes
         return Made(free, op, bool(self.body.name))
@@ -142,12 +141,14 @@ NODE_IN_GRAPH, NODE_IN_FUNCTION, NODE_NAME, NODE_INPUT = 1, 3, 1, 3
 
 def _field(number: int, data: bytes) -> bytes:
     """Returns a field of a proto as it is written: tag, length, content (protobuf's encoding guide, "Length-Delimited Records")."""
-    size, length = len(data), bytearray()
+    tag, size = number << 3 | 2, len(data)
+    if size < 128:
+        return bytes((tag, size)) + data
+    length = []
     while size > 127:
         length.append(size & 127 | 128)
         size >>= 7
-    length.append(size)
-    return bytes((number << 3 | 2,)) + length + data
+    return bytes((tag, *length, size)) + data
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}

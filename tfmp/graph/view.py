@@ -146,7 +146,8 @@ class Body:
 
     def readers(self) -> list[list[list[Edge]]]:
         """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
-        found: list[list[list[Edge]]] = [[[] for _ in layout.outputs] for layout in self.layouts]
+        counts = [len(kind.layout.outputs) for kind in self.kinds.table]
+        found: list[list[list[Edge]]] = [[[]] if count == 1 else [[] for _ in range(count)] for count in map(counts.__getitem__, self.kind_of)]
         for node, edges in enumerate(self.inputs):
             for port, (source, output) in enumerate(edges):
                 found[source][output].append((node, port))
