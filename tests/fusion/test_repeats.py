@@ -17,7 +17,8 @@ from tests.fusion.test_properties import MEANS, RESULTS, ROOTS, VARIANCES, choic
 from tfmp import tf_api
 from tfmp.fusion import norms as module
 from tfmp.fusion import repeats
-from tfmp.fusion.norms import Norm, norms
+from tfmp.fusion.found import Norm
+from tfmp.fusion.norms import norms
 from tfmp.fusion.repeats import Repeats, Surroundings
 from tfmp.graph.view import Body
 from tfmp.program.program import from_function

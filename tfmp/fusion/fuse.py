@@ -13,9 +13,10 @@ from scipy.sparse.csgraph import connected_components
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion import write_affine, write_norms, write_products
 from tfmp.fusion.affine import CONVOLUTIONS, affines
-from tfmp.fusion.groups import waits
-from tfmp.fusion.norms import ADDITIONS, Norm, norms
+from tfmp.fusion.found import Norm
+from tfmp.fusion.norms import ADDITIONS, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
+from tfmp.fusion.ready import waits
 from tfmp.fusion.repeats import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.edit import Original, Proto

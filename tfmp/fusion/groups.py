@@ -11,8 +11,9 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, same, scale
 from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.counts import axes_of, numbers
+from tfmp.fusion.ready import SAME_NUMBERS, is_ready
 from tfmp.fusion.repeats import Surroundings
-from tfmp.graph.view import ARG, Body, Edge
+from tfmp.graph.view import Edge
 from tfmp.program.rearrange import COPIES as REPEATING
 from tfmp.program.rearrange import REDUCTIONS
 from tfmp.program.shapes import Shape
@@ -22,14 +23,6 @@ LIMIT = 400
 
 UNKNOWN_SIZES = (101, 103, 107, 109)
 """Stand for the sizes that are not known, in their order: prime, so that no product of them is another one's by chance."""
-
-SAME_NUMBERS = REPEATING | {"ExpandDims", "Identity", "PreventGradient", "Reshape", "Squeeze", "StopGradient"}
-"""Ops whose result has no other numbers than their first input."""
-
-NEAR = 4
-"""How many such ops away what is READY is looked for. Our own choice."""
-
-READY = frozenset({ARG, "Const", "ReadVariableOp"})
 
 DATA, STATISTIC, WEIGHT = "data", "statistic", "weight"
 
@@ -257,21 +250,3 @@ class Groups:
             self._shapeless[result] = kind
             return True
         return self.kind(result) == kind
-
-
-def is_ready(body: Body, edge: Edge) -> bool:
-    """Returns whether a tensor is there before any data is, in the shape that it has or in another."""
-    return body.ops[_way_back(body, edge)[-1]] in READY
-
-
-def waits(body: Body, edge: Edge) -> bool:
-    """Returns whether a tensor that is ready waits for something all the same."""
-    return not body.controlled.keys().isdisjoint(_way_back(body, edge))
-
-
-def _way_back(body: Body, edge: Edge) -> list[int]:
-    """Returns the node that makes a tensor, and those that made it before it was given other shapes."""
-    way = [edge[0]]
-    while body.ops[way[-1]] in SAME_NUMBERS and len(way) <= NEAR:
-        way.append(body.inputs[way[-1]][0][0])
-    return way

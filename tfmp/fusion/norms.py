@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
 from tfmp.fusion.counts import LOOKS_AT_SHAPES, Constants, axes_of
-from tfmp.fusion.groups import NEAR, SAME_NUMBERS, Groups, is_ready
+from tfmp.fusion.found import Gradient, Norm
+from tfmp.fusion.groups import Groups
+from tfmp.fusion.ready import NEAR, SAME_NUMBERS, is_ready
 from tfmp.fusion.repeats import Readers, Repeats, Surroundings
 from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
@@ -28,82 +30,6 @@ SHORTEST_ROW = 16
 ADDITIONS = frozenset({"Add", "AddV2"})
 
 HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
-
-
-@dataclasses.dataclass(frozen=True)
-class Gradient:
-    """The gradient of one normalisation.
-
-    Attributes:
-      incoming: the gradient for the result.
-      data: the node that computes the gradient for the data, or adds it to others; None if nothing needs it.
-      summands: the input ports of that node that it is the sum of; () for what is one as a whole.
-      scale, offset: the nodes that compute the gradients for scale and offset.
-      around: the nodes that compute something of the incoming gradient and the data.
-    """
-
-    incoming: Edge
-    data: int | None
-    summands: tuple[int, ...]
-    scale: tuple[int, ...]
-    offset: tuple[int, ...]
-    around: tuple[int, ...]
-
-    def renumbered(self, number: Callable[[int], int]) -> Gradient:
-        """Returns the same of other nodes; `number` tells of each which."""
-        node, port = self.incoming
-        data = None if self.data is None else number(self.data)
-        scale, offset, around = (tuple(map(number, nodes)) for nodes in (self.scale, self.offset, self.around))
-        return Gradient((number(node), port), data, self.summands, scale, offset, around)
-
-
-@dataclasses.dataclass(frozen=True)
-class Norm:
-    """One normalisation.
-
-    Attributes:
-      by_row: whether the rows of the last axis are normalised, and not the channels.
-      data: what is normalised.
-      result: the node that computes the normalised data.
-      scale, offset: None for 1 and 0.
-      epsilon: what is added to the variance.
-      count: how many elements a group has; None if only the program knows.
-      mean, variance: the nodes that compute the statistics.
-      shapes: where the shape is looked at of something that has the data's shape.
-      gradient: its gradient, if that is in the same graph.
-      touched: every node that it consists of.
-    """
-
-    by_row: bool
-    data: Edge
-    result: int
-    scale: Edge | None
-    offset: Edge | None
-    epsilon: float
-    count: int | None
-    mean: tuple[int, ...]
-    variance: tuple[int, ...]
-    shapes: tuple[Edge, ...]
-    gradient: Gradient | None
-    touched: tuple[int, ...]
-
-    def renumbered(self, number: Callable[[int], int]) -> Norm:
-        """Returns the same of other nodes; `number` tells of each which."""
-        data, scale, offset = (edge and (number(edge[0]), edge[1]) for edge in (self.data, self.scale, self.offset))
-        mean, variance, touched = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.touched))
-        shapes = tuple((number(node), port) for node, port in self.shapes)
-        gradient = self.gradient and self.gradient.renumbered(number)
-        return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, shapes, gradient, touched)  # type: ignore[arg-type]
-
-    @property
-    def scaled(self) -> bool:
-        """Whether it has a scale or an offset."""
-        return self.scale is not None or self.offset is not None
-
-    @property
-    def around(self) -> tuple[int, ...]:
-        """The nodes that compute something of the data, and of the gradient that comes back."""
-        return (*self.touched, *(self.gradient.around if self.gradient else ()))
 
 
 @dataclasses.dataclass(frozen=True)

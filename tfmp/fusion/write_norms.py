@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion.norms import Gradient, Norm
+from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.writer import DT_INT32, DT_INT64, KnownShape, Writer
 from tfmp.graph.grow import Made
 from tfmp.graph.view import Edge
