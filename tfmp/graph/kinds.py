@@ -2,7 +2,7 @@
 
 A graph of thousands of nodes has a few dozen kinds: nodes of one op with the same attributes. What is up to op and attributes is worked out once a kind. To
 ask each attribute of each node for its value would be most of the work of reading a graph, and so two nodes are of one kind if their attributes are written
-with the same bytes (in another order they are taken for two kinds, which costs a little time and nothing else).
+with the same bytes (two kinds that are one cost a little time and nothing else).
 """
 
 from __future__ import annotations

@@ -42,15 +42,20 @@ def _messages() -> Mapping[str, Any]:
     return {message: make(descriptor) for message, descriptor in descriptors.items()}
 
 
+def serialise(message: tf_api.Message) -> bytes:
+    """Returns `message`, serialised; attributes come in the order of their names, so that the bytes are the same where they are."""
+    return bytes(message.SerializeToString(deterministic=True))
+
+
 def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[Any]:
-    """Returns the nodes of `proto` with the bytes of their attributes; `serialised` is its serialised form, if that is at hand."""
+    """Returns the nodes of `proto` with the bytes of their attributes; `serialised` is what `serialise` makes of it, if that is at hand."""
     message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
-    return message.FromString(serialised or proto.SerializeToString()).node
+    return message.FromString(serialised or serialise(proto)).node
 
 
 def written_one(node: tf_api.NodeDef) -> Any:
     """Returns one node with the bytes of its attributes."""
-    return _messages()["Node"].FromString(node.SerializeToString())
+    return _messages()["Node"].FromString(serialise(node))
 
 
 def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> bytes:

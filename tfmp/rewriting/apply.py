@@ -15,7 +15,7 @@ from tfmp.graph import kernels
 from tfmp.graph.edit import GraphEditor, Original, Proto
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, plain, reread
-from tfmp.graph.wire import written
+from tfmp.graph.wire import serialise, written
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
@@ -59,7 +59,7 @@ def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devic
             editor.redirect(reader, argument.name)
     for read in plan.reads:
         editor.hand_over(read.node, read.argument or _cast_read(editor, read), CALLING_OPS[plan.body.ops[read.node]].inputs, read.target.number)
-    serialised = editor.proto.SerializeToString() if plan.body.name else b""
+    serialised = serialise(editor.proto) if plan.body.name else b""
     after = reread(plan.body, editor.proto, editor.touched, library, written(editor.proto, serialised) if serialised else ())
     verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
     return Applied(editor.proto, serialised)
