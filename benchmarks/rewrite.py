@@ -1,6 +1,6 @@
 """How long the rewrite takes, against tracing and against TensorFlow's own C++ pass, on training steps of growing size.
 
-    python benchmarks/rewrite.py [--nodes 300 3000 15000 60000] [--steps lean keras nested] [--repeats 3]
+    python benchmarks/rewrite.py [--nodes 300 3000 15000 60000] [--steps lean keras nested] [--repeats 3] [--no-kernels]
 
 The steps are stacks of dense layers with layer normalisation and their gradients: lean ones in plain TensorFlow with an SGD update, which trace as fast as
 anything does, and those that Keras' `fit` traces for a model with Adam. "rewrite" is everything that tfmp does to make a step run: reading the definitions,
@@ -126,9 +126,9 @@ def seconds(action: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def rewrite(function: tf_api.ConcreteFunction) -> object:
+def rewrite(function: tf_api.ConcreteFunction, settings: Settings = SETTINGS) -> object:
     """Converts and registers `function` and writes the account, as its first call would."""
-    return convert_for_running([function.inference_fn], (), SETTINGS)
+    return convert_for_running([function.inference_fn], (), settings)
 
 
 def cpp_pass(function: tf_api.ConcreteFunction) -> Callable[[], object]:
@@ -167,13 +167,13 @@ class Row:
         return f"{self.name:22}{self.nodes:7d} {self.tracing:8.3f}s {self.own:8.3f}s {share} {cpp}"
 
 
-def measure(name: str, step: Callable[..., tf.Tensor], arguments: list[tf.Tensor], repeats: int) -> Row:
+def measure(name: str, step: Callable[..., tf.Tensor], arguments: list[tf.Tensor], repeats: int, settings: Settings) -> Row:
     """Traces `step` and returns its row."""
     start = time.process_time()
     function = step.get_concrete_function(*arguments)
     tracing = time.process_time() - start
     nodes = convert_named(function.inference_fn.name, tf_api.function_definition, SETTINGS).total
-    own = seconds(lambda: rewrite(function), repeats)
+    own = seconds(lambda: rewrite(function, settings), repeats)
     try:
         theirs = seconds(cpp_pass(function), 1)
     except tf.errors.OpError:
@@ -187,7 +187,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[300, 3000, 15000, 60000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", nargs="+", choices=("lean", "keras", "nested"), default=["lean", "keras", "nested"])
+    parser.add_argument("--no-kernels", action="store_true", help="leave normalisations as they are spelled")
     options = parser.parse_args()
+    settings = dataclasses.replace(SETTINGS, fuse=not options.no_kernels)
     print(f"{'training step':22}{'nodes':>7} {'tracing':>9} {'rewrite':>9} {'of it':>10} {'us a node':>10} {'C++ pass':>9} {'us a node':>10}")
     for name, make in (("lean", training_step), ("keras", keras_step)):
         if name in options.steps:
@@ -200,10 +202,10 @@ def main() -> None:
             per_layer = (sizes[4] - sizes[1]) / 3
             for wanted in options.nodes:
                 layers = max(1, round((wanted - sizes[1]) / per_layer) + 1)
-                print(measure(f"{name}, {layers} layers", *make(layers), options.repeats), flush=True)
+                print(measure(f"{name}, {layers} layers", *make(layers), options.repeats, settings), flush=True)
     if "nested" in options.steps:
-        print(measure("200 nested functions", *nested_functions(20, 10), options.repeats), flush=True)
-        print(measure("loops, 5 deep", *nested_loops(5), options.repeats), flush=True)
+        print(measure("200 nested functions", *nested_functions(20, 10), options.repeats, settings), flush=True)
+        print(measure("loops, 5 deep", *nested_loops(5), options.repeats, settings), flush=True)
 
 
 if __name__ == "__main__":
