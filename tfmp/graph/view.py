@@ -19,7 +19,7 @@ import numpy as np
 from tfmp import tf_api
 from tfmp.dtypes import REF_OFFSET
 from tfmp.errors import GraphError
-from tfmp.graph.edges import Array, Edges, edges_of, grouped
+from tfmp.graph.edges import Array, Edges, edges_of
 from tfmp.graph.kinds import Kind, Kinds
 from tfmp.graph.schema import Layout, OpSchema, Slot
 from tfmp.graph.wire import written, written_one
@@ -125,11 +125,11 @@ class Body:
     @functools.cached_property
     def by_op(self) -> Mapping[str, list[int]]:
         """Op type to the nodes of that type, in node order; to be asked as `edges` is."""
-        ops = list(dict.fromkeys(kind.op for kind in self.kinds.table))
-        number = {op: number for number, op in enumerate(ops)}
-        op_of = np.array([number[kind.op] for kind in self.kinds.table], np.int32)[self.kind_array]
-        nodes = grouped(op_of, np.arange(len(self), dtype=np.int32), len(ops))
-        return {op: found for op, found in zip(ops, nodes, strict=True) if found}
+        nodes: dict[str, list[int]] = {kind.op: [] for kind in self.kinds.table}
+        of_kind = [nodes[kind.op].append for kind in self.kinds.table]
+        for node, kind in enumerate(self.kind_of):
+            of_kind[kind](node)
+        return {op: found for op, found in nodes.items() if found}
 
     def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
@@ -301,10 +301,8 @@ def reread(
     find = as_written.__getitem__ if as_written else lambda index: written_one(nodes[index])
     again = [number for number in changed if number in in_proto]
     _reread_nodes(new, again, [find(number - body.arguments) for number in again], library)
-    for number in (number for number in changed if number not in in_proto):
-        arg = signature.input_arg[number] if number < body.arguments else signature.output_arg[number - in_proto.stop]
-        (new.kind_of[number],) = new.kinds.pseudo(body.ops[number], body.layouts[number], [arg.type])
-        new.types[number] = new.kinds.table[new.kind_of[number]].types
+    _reread_pseudo(new, [number for number in changed if number < in_proto.start], signature.input_arg, 0)
+    _reread_pseudo(new, [number for number in changed if number >= in_proto.stop], signature.output_arg, in_proto.stop)
     _add_pseudo(new, ARG, signature.input_arg[body.arguments :])
     _add_nodes(new, nodes[len(in_proto) :], [find(index) for index in range(len(in_proto), len(nodes))], library)
     new.make_readable(range(start, len(new)))
@@ -319,6 +317,14 @@ def _reread_nodes(body: Body, numbers: Sequence[int], as_written: Sequence[Any],
         one = body.kinds.table[kind]
         body.kind_of[number] = kind
         body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
+
+
+def _reread_pseudo(body: Body, numbers: Sequence[int], args: Sequence[tf_api.Message], first: int) -> None:
+    """Gives arguments, or results, the types that `args` have, which start at node `first`."""
+    if numbers:
+        kinds = body.kinds.pseudo(body.ops[first], body.layouts[first], [args[number - first].type for number in numbers])
+        for number, kind in zip(numbers, kinds, strict=True):
+            body.kind_of[number], body.types[number] = kind, body.kinds.table[kind].types
 
 
 def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], added: Iterable[Any], library: Mapping[str, OpSchema]) -> Body:
@@ -353,10 +359,22 @@ def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], ad
     return new
 
 
+CHANGED = (
+    "names", "ops", "devices", "kinds", "kind_of", "layouts", "types", "inputs", "protos", "by_name", "tensors", "controlled", "marked",
+)  # fmt: skip
+"""What reading again may change of a body."""
+
+FOUND_OUT = frozenset({"dead", "shapes", *(name for name, value in vars(Body).items() if isinstance(value, functools.cached_property))})
+"""What is found out of a body, and holds no more once it has changed."""
+
+
 def _copy(body: Body) -> Body:
     """Returns a copy of `body` that can be changed, without what was found out about it."""
-    columns = {field.name: copy.copy(getattr(body, field.name)) for field in dataclasses.fields(Body) if field.name not in ("name", "attrs", "dead", "shapes")}
-    return Body(body.name, attrs=body.attrs, **columns)
+    new = Body(body.name)
+    new.__dict__.update({name: value for name, value in body.__dict__.items() if name not in FOUND_OUT})
+    for name in CHANGED:
+        setattr(new, name, copy.copy(getattr(body, name)))
+    return new
 
 
 def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSchema]:
