@@ -45,7 +45,7 @@ def spread_danger(canvas: Canvas) -> None:
     _free_forgotten_squares(canvas)
     graph = canvas.graph
     before_danger = graph.fanin.reached(canvas.are_on({DENY, INFER}), np.frombuffer(canvas.clear, bool))
-    may_spread = (before_danger & canvas.kinds_at({CLEAR, INFER})).tobytes()
+    onwards = graph.fanout.among(before_danger & canvas.kinds_at({CLEAR, INFER}))
     dangers: dict[int, Danger] = {}
     todo: list[int] = []
     downstream: dict[int, int] = {}
@@ -63,17 +63,16 @@ def spread_danger(canvas: Canvas) -> None:
     denylist = np.flatnonzero(canvas.are_on({DENY}))
     canvas.paint_all(canvas.denied, denylist, "denylist")
     for vertex in denylist.tolist():
-        if any(may_spread[reader] for reader in graph.fanout[vertex]):
+        if onwards[vertex]:
             mark(vertex, _source_danger(canvas, vertex))
     while todo:
         vertex = todo.pop()
-        for reader in graph.fanout[vertex]:
-            if may_spread[reader]:
-                danger = _carried(canvas, vertex, reader, dangers[vertex])
-                if danger:
-                    downstream.setdefault(reader, vertex)
-                    if graph.op(reader) not in FORGETTING:
-                        mark(reader, danger)
+        for reader in onwards[vertex]:
+            danger = _carried(canvas, vertex, reader, dangers[vertex])
+            if danger:
+                downstream.setdefault(reader, vertex)
+                if graph.op(reader) not in FORGETTING:
+                    mark(reader, danger)
     found, causes = np.array(list(downstream), np.int32), np.array(list(downstream.values()), np.int32)
     canvas.paint_all(canvas.denied, found, "downstream of deny", causes)
 

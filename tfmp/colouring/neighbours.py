@@ -47,6 +47,12 @@ class Neighbours(Sequence[list[int]]):
             added = np.array([(vertex, neighbour) for vertex, found in self._added.items() for neighbour in found])
             self._put(np.concatenate([self._vertices, added[:, 0]]), np.concatenate([self._neighbours, added[:, 1]]))
 
+    def among(self, vertices: Array) -> Neighbours:
+        """Returns the connections with those neighbours of which `vertices` says so."""
+        self._take_in_added()
+        is_open = vertices[self._neighbours]
+        return Neighbours(self._vertices[is_open], self._neighbours[is_open], self._size)
+
     def walk(self, starts: Array, enter: Array | None = None, leave: Array | None = None) -> tuple[Array, Array]:
         """Returns `starts` and everything that a path leads to, as `typegraph.reach` does: the vertices, once each, in the order in which they are found,
         and for each the one that it was reached from.
