@@ -47,7 +47,7 @@ class Norm:
       epsilon: what is added to the variance.
       count: how many elements a group has; None if only the program knows.
       mean, variance: the nodes that compute the statistics.
-      shapes: where the shape is looked at of something that has the data's shape.
+      like_data: the nodes that compute something of the data's shape, but for the result.
       gradient: its gradient, if that is in the same graph.
       touched: every node that it consists of.
     """
@@ -61,17 +61,16 @@ class Norm:
     count: int | None
     mean: tuple[int, ...]
     variance: tuple[int, ...]
-    shapes: tuple[Edge, ...]
+    like_data: tuple[int, ...]
     gradient: Gradient | None
     touched: tuple[int, ...]
 
     def renumbered(self, number: Callable[[int], int]) -> Norm:
         """Returns the same of other nodes; `number` tells of each which."""
         data, scale, offset = (edge and (number(edge[0]), edge[1]) for edge in (self.data, self.scale, self.offset))
-        mean, variance, touched = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.touched))
-        shapes = tuple((number(node), port) for node, port in self.shapes)
+        mean, variance, like_data, touched = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.like_data, self.touched))
         gradient = self.gradient and self.gradient.renumbered(number)
-        return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, shapes, gradient, touched)  # type: ignore[arg-type]
+        return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, like_data, gradient, touched)  # type: ignore[arg-type]
 
     @property
     def scaled(self) -> bool:

@@ -169,10 +169,11 @@ class Groups:
 
     def _value(self, node: int) -> Polynomial | None:
         body = self._body
-        op, inputs, layout = body.ops[node], body.inputs[node], body.layouts[node]
+        op, layout = body.ops[node], body.layouts[node]
         if not layout.outputs or body.types[node][layout.outputs[0]] != DT_FLOAT:
             return None
         if op in ELEMENTWISE:
+            inputs = body.inputs[node]
             values = [self._operand(edge, node) for edge in inputs]
             if all(value is not None for value in values):
                 self._shapes.setdefault((node, 0), broadcast(op, [self.shape_of(edge) for edge in inputs]))

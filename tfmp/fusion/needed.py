@@ -48,8 +48,8 @@ class Needs:
         self._made.append(tuple(edges))
 
     def is_read(self, node: int) -> bool:
-        """Returns whether anything that is needed will read what stands in for `node`; to be asked when all is announced."""
-        return self._stand_in[node] not in self.needless
+        """Returns whether something stands in for `node` that anything needed will read; to be asked when all is announced."""
+        return node in self._stand_in and self._stand_in[node] not in self.needless
 
     def needless_of(self, after: Body, touched: Iterable[int]) -> tuple[int, ...]:
         """Returns what `dead_nodes` finds in the body `after`, to which this one has grown.

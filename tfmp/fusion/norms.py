@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.algebra import DY, Monomial, Polynomial, X, add, alike, number_of, same, scale
-from tfmp.fusion.counts import LOOKS_AT_SHAPES, Constants, axes_of
+from tfmp.fusion.counts import Constants, axes_of
 from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.groups import Groups
 from tfmp.fusion.ready import NEAR, SAME_NUMBERS, is_ready
@@ -115,8 +115,8 @@ def _found(around: Surroundings, data: Edge, axes: Sequence[int]) -> Norm | None
     result, form, epsilon = found[number]
     count = None if any(groups.shape[axis] is None for axis in groups.axes) else groups.count
     touched = (*groups.nodes, *((gradient.data,) if gradient and gradient.data is not None else ()))
-    shapes = _shapes(body, around.readers, groups, result)
-    return Norm(groups.by_row, groups.data, result, form.scale, form.offset, epsilon, count, mean, variance, shapes, gradient, touched)
+    like_data = tuple(node for node in groups.nodes if node != result and groups.is_data((node, 0)))
+    return Norm(groups.by_row, groups.data, result, form.scale, form.offset, epsilon, count, mean, variance, like_data, gradient, touched)
 
 
 def _epsilons(body: Body, groups: Groups) -> Iterator[float]:
@@ -171,11 +171,6 @@ def _by_row(body: Body, groups: Groups, value: Polynomial, root: float) -> _Form
 def _centred(symbols: Monomial, mean: float) -> Polynomial:
     """Returns the data less their mean, times `symbols`."""
     return {(X, *symbols): 1.0, symbols: -mean}
-
-
-def _shapes(body: Body, readers: Readers, groups: Groups, result: int) -> tuple[Edge, ...]:
-    found = (node for node in groups.nodes if node != result and groups.is_data((node, 0)))
-    return tuple(reader for node in found for reader in readers[node][0] if body.ops[reader[0]] in LOOKS_AT_SHAPES)
 
 
 def _gradient(body: Body, groups: Groups, form: _Form, root: float) -> Gradient | None:

@@ -47,7 +47,7 @@ class Surroundings:
     Attributes:
       body: a function; nothing of it but ops, types, layouts, inputs and the values of constants.
       sizes: the shapes of its tensors.
-      readers: `body.readers()`.
+      readers: `body.readers()`; nothing of it but the nodes.
       constants: the values of its constants, as far as they were read.
     """
 
@@ -112,6 +112,13 @@ class _Noted:
         return self._column[node]
 
 
+class _NotedReaders(_Noted):
+    """Who reads the outputs of nodes, and of which nodes that was asked. At which of their inputs is nothing that may be looked at."""
+
+    def __getitem__(self, node: int) -> list[list[Edge]]:
+        return [[(reader, -1) for reader, _ in edges] for edges in super().__getitem__(node)]
+
+
 class _NotedSizes:
     """Shapes, and of which tensors they were asked."""
 
@@ -143,7 +150,7 @@ class _Notes:
         self.around, self.kinds, self.ways, self.sizes = around, dict[int, None](), dict[tuple[str, int], None](), _NotedSizes(around.sizes)
         columns: dict[str, Any] = {name: _Noted(getattr(body, name), self.kinds) for name in ("ops", "types", "layouts", "kind_of", "protos")}
         watched = Body(body.name, inputs=_Noted(body.inputs, self.ways, INPUTS), **columns)  # type: ignore[arg-type]  # and no other column
-        readers: Any = _Noted(around.readers, self.ways, READERS)
+        readers: Any = _NotedReaders(around.readers, self.ways, READERS)
         self.surroundings = Surroundings(watched, self.sizes, readers, around.constants)  # type: ignore[arg-type]
 
 
@@ -175,7 +182,7 @@ class _Spelling(Generic[Found]):
       order: the nodes that were come across as readers, in the order of their numbers in the body: it tells which of them is looked at first.
       asked, likeness: the nodes whose kind was looked at, and what these are like.
       reading, read: the nodes of which it was asked what they read, and all that.
-      read_by, counts, readers: the nodes of which it was asked who reads them, how many read each of their outputs, and all those.
+      read_by, counts, readers: the nodes of which it was asked who reads them, how many read each of their outputs, and all those nodes.
       sized, shapes: the tensors whose shapes were looked at, and these.
       found: what was found, if anything was.
     """
@@ -188,7 +195,7 @@ class _Spelling(Generic[Found]):
     read: _Edges
     read_by: Sequence[int]
     counts: Sequence[int]
-    readers: _Edges
+    readers: Sequence[int]
     sized: _Edges
     shapes: Sequence[Shape]
     found: Found | None
@@ -217,7 +224,7 @@ class _Spelling(Generic[Found]):
             read=_Edges.of(_all(inputs[node] for node in reading), local),
             read_by=[*map(local, read_by)],
             counts=[len(edges) for node in read_by for edges in readers[node]],
-            readers=_Edges.of(_all(edges for node in read_by for edges in readers[node]), local),
+            readers=[local(reader) for node in read_by for edges in readers[node] for reader, _ in edges],
             sized=_Edges.of(notes.sizes.asked, local),
             shapes=[*notes.sizes.asked.values()],
             found=found.renumbered(local) if found is not None else None,
@@ -237,7 +244,7 @@ class _Spelling(Generic[Found]):
         alike = (
             [likeness[node_of(node)] for node in self.asked] == self.likeness
             and [*map(len, read_by)] == self.counts
-            and [*_all(read_by)] == self.readers.at(nodes)
+            and [reader for reader, _ in _all(read_by)] == [*map(node_of, self.readers)]
             and [*_all(map(inputs.__getitem__, map(node_of, self.reading)))] == self.read.at(nodes)
             and len(set(nodes)) == len(nodes)
             and after == sorted(after)

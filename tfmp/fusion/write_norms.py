@@ -30,7 +30,7 @@ def announce(writer: Writer, norm: Norm) -> None:
     writer.announce(norm.result, "Reshape" if norm.by_row else FORWARD, [norm.data, *parameters])
     kernel = norm.data if norm.by_row else (norm.result, 0)
     writer.announce_outputs((*norm.mean, *norm.variance), [kernel])
-    for reader in norm.shapes:
+    for reader in writer.looking_at_shapes(norm.like_data):
         writer.needs.redirects(reader, norm.data)
     if norm.gradient is not None:
         _announce_gradient(writer, norm, norm.gradient, [kernel, norm.data, *([] if norm.scale is None else [norm.scale])])
@@ -53,7 +53,7 @@ def write(writer: Writer, norm: Norm) -> None:
     """Replaces `norm`."""
     writer.near = norm.result
     (_Rows if norm.by_row else _Channels)(writer, norm).write()
-    for reader in norm.shapes:
+    for reader in writer.looking_at_shapes(norm.like_data):
         writer.editor.redirect(reader, writer.editor.text(norm.data))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.needed import Needs
 from tfmp.fusion.repeats import Readers
 from tfmp.graph.grow import GrowingGraph, Made
@@ -84,19 +85,22 @@ class Writer:
         return text if self.shape(edge) == vector else self.reshaped(text, vector, name)
 
     def announce_outputs(self, nodes: Sequence[int], reads: Sequence[Edge]) -> None:
-        """Says that what `nodes` compute will be handed out, by something that is made of the tensors `reads`."""
+        """Says that what `nodes` compute will be handed out, by something that is made of the tensors `reads`, where one size of it at most is not known before
+        the program runs.
+        """
         for node in nodes:
-            if self._can_hand_out(node):
+            shape = self._sizes.shape((node, 0))
+            if shape is not None and shape.count(None) < 2:
                 self.needs.hands_out(node, reads)
 
-    def _can_hand_out(self, node: int) -> bool:
-        """Returns whether one size at most is not known of what `node` computes before the program runs."""
-        shape = self._sizes.shape((node, 0))
-        return shape is not None and shape.count(None) < 2
-
     def wanted(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Returns those of `nodes`, which were announced, of which something that will be needed reads what is to be handed out."""
-        return [node for node in nodes if self._can_hand_out(node) and self.needs.is_read(node)]
+        """Returns those of `nodes` that something needed will read what is to be handed out of."""
+        return [node for node in nodes if self.needs.is_read(node)]
+
+    def looking_at_shapes(self, nodes: Sequence[int]) -> list[Edge]:
+        """Returns where the shape of what `nodes` compute is looked at."""
+        ops = self.editor.body.ops
+        return [reader for node in nodes for reader in self._readers[node][0] if ops[reader[0]] in LOOKS_AT_SHAPES]
 
     def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
         """Lets those who will be needed and read what `nodes`, which are `wanted`, compute read the tensor written `text`, of shape `own`, in the shape that
