@@ -66,7 +66,7 @@ class Traced:
                 for layer, (scale, offset) in zip(layers, self.parameters, strict=True):
                     x = layer(x, scale, offset, beside)
                 total = tf.add_n([tf.reduce_sum(one * one) for one in (x, *beside)])
-            return [one for one in tape.gradient(total, variables) if one is not None]
+            return tf.identity_n([one for one in tape.gradient(total, variables) if one is not None])  # read at another place each, as where Keras clips them
 
         self.function = step.get_concrete_function(tf.TensorSpec(shape))
         name = self.function.inference_fn.name
