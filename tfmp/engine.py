@@ -92,16 +92,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     measured = settings.ranges.of(settings.dtype)
     slow: dict[str, Any] = {"slow": settings.slow_ops, "slow_filter": settings.slow_filter}
     rules = Rules(target, lists, settings.device, settings.rules.force, follow_handles=not exact, measured=measured, **slow)
-    definitions = program.definitions
-    if settings.fuses:
-        frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
-        fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
-        for name in fused.protos:
-            hand_over(program.bodies[name], fused.bodies[name])
-        if prune and not (measured or lists.overridden or any(settings.user_rules)):
-            fused = without_needless(fused)
-        program = dataclasses.replace(program, bodies=fused.bodies)
-        definitions = {**definitions, **fused.protos}
+    originals = program.definitions
+    program = _with_kernels(program, settings, graphs, prune and not (measured or lists.overridden or any(settings.user_rules)))
     before = program
     if not exact and not settings.emulate:
         program = dataclasses.replace(program, bodies=move_edges(program, fetches, graphs, feedable=feedable))
@@ -134,17 +126,29 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
         plans = hoist_reads(program, instances, plans, grows=feedable)
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
-        original = program.definitions[instance.function]
-        wanted = () if settings.emulate else devices[number]
-        written = Applied(original, b"") if plan.empty else apply(plan, definitions[instance.function], program.schemas, wanted)
-        bodies[_label(instance.function, bodies)] = BodyConversion(instance.function, coloured[number], plan, *written)
+        name, wanted = instance.function, () if settings.emulate else devices[number]
+        written = Applied(originals[name], b"") if plan.empty else apply(plan, program.definitions[name], program.schemas, wanted)
+        bodies[_label(name, bodies)] = BodyConversion(name, coloured[number], plan, *written)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
     if settings.ranges.path and _share_measured(measured, program) < FEW_MEASURED:
         unused.append(settings.ranges.rule)
     return Conversion(
-        program.root, target, settings, instances, bodies, colourings, lists, program.definitions, seconds, counts, len(program.roots), tuple(unused)
+        program.root, target, settings, instances, bodies, colourings, lists, originals, seconds, counts, len(program.roots), tuple(unused)
     )
+
+
+def _with_kernels(program: Program, settings: Settings, graphs: Graphs, prune: bool) -> Program:
+    """Returns `program` with kernels put in, if the settings ask for them, and with `prune` without what TensorFlow prunes where there are some."""
+    if not settings.fuses:
+        return program
+    frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
+    fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
+    for name in fused.protos:
+        hand_over(program.bodies[name], fused.bodies[name])
+    if prune:
+        fused = without_needless(fused)
+    return dataclasses.replace(program, bodies=fused.bodies, definitions={**program.definitions, **fused.protos})
 
 
 def _with_moves(plan: Plan, before: Body) -> Plan:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.errors import GraphError
+from tfmp.graph.edit import Original
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import Body, library_schemas, read_function, read_graph
 from tfmp.program.calls import call_nodes, is_compiled
@@ -22,7 +23,7 @@ class Program:
     Attributes:
       root: name of the root function, or "" for a main graph.
       bodies: name to body; the root comes first.
-      definitions: name to the proto that a body was read from.
+      definitions: name to the proto that a body was read from; of a function that was given kernels, it may be in its serialised form.
       compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
       partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.
@@ -33,7 +34,7 @@ class Program:
 
     root: str
     bodies: Mapping[str, Body]
-    definitions: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
+    definitions: Mapping[str, Original]
     compiled: frozenset[str]
     interpreted: frozenset[str]
     partner: str = ""
