@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,21 +33,13 @@ def _output_name(op: str, port: int) -> str:
     return registered_schema(op).layout({}).output_names[port]
 
 
-@dataclasses.dataclass(frozen=True)
-class Added:
-    """What `kinds.Kinds.read` is to know of an added node: its op, and bytes that are the same for nodes that are alike."""
-
-    op: str
-    attr: tuple[bytes]
-
-
 class GrowingGraph(GraphEditor):
     """Edits a copy of one body's proto by putting ops in the place of others.
 
     Attributes:
       named: tensors of the body that are written otherwise now, since their node has become another op.
       shapes: names of the nodes that were made to the shapes of their outputs.
-      added: the nodes that were added, with the bytes of what is not their own, as `view.grown` takes them; `proto` has them once `finish` was called.
+      added: of each node that was added, the bytes of what it has in common with others, as `grown` takes them; `proto` has them once `finish` was called.
     """
 
     def __init__(self, body: Body, original: Proto) -> None:
@@ -56,10 +47,10 @@ class GrowingGraph(GraphEditor):
         super().__init__(body, original)
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
-        self.added: list[Added] = []
+        self.added: list[bytes] = []
         self._taken = set(body.names)
         self._constants: dict[Any, str] = {}
-        self._common: dict[Any, Added] = {}
+        self._common: dict[Any, bytes] = {}
         self._written: list[bytes] = []
 
     def text(self, edge: Edge) -> str:
@@ -86,13 +77,13 @@ class GrowingGraph(GraphEditor):
             free = name + OURS
         self._taken.add(free)
         common = self._shared(op, near, value, attrs)
-        parts = [_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs], *common.attr]
+        parts = [_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs], common]
         self._written.append(_field(NODE_IN_FUNCTION if self.body.name else NODE_IN_GRAPH, b"".join(parts)))
         self.added.append(common)
         self.shapes[free] = shapes
         return Made(free, op, bool(self.body.name))
 
-    def _shared(self, op: str, near: int, value: bytes, attrs: Mapping[str, Any]) -> Added:
+    def _shared(self, op: str, near: int, value: bytes, attrs: Mapping[str, Any]) -> bytes:
         """Returns what nodes have in common that are alike but for their names and inputs."""
         key = op, value, self.body.kind_of[near], self.body.devices[near], *attrs.items()
         found = self._common.get(key)
@@ -102,7 +93,7 @@ class GrowingGraph(GraphEditor):
             for name, mark in self.body.protos[near].attr.items():  # type: ignore[union-attr]
                 if name[0] == "_" and name != "_output_shapes":
                     node.attr[name].CopyFrom(mark)
-            found = self._common[key] = Added(op, (node.SerializeToString(),))
+            found = self._common[key] = bytes(node.SerializeToString())
         return found
 
     def constant(self, value: Any, dtype: int, name: str, near: int) -> str:
@@ -118,7 +109,7 @@ class GrowingGraph(GraphEditor):
         node, name = self.node(number), self.body.names[number]
         set_data_inputs(node, inputs)
         node.attr.clear()
-        node.MergeFromString(self._shared(op, number, b"", attrs).attr[0])
+        node.MergeFromString(self._shared(op, number, b"", attrs))
         self.shapes[name] = shapes
         return Made(name, op, bool(self.body.name))
 

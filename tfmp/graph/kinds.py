@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -83,20 +82,20 @@ class Kinds:
         """Returns the numbers of the kinds of arguments or results of these types."""
         return self._read([(op, dtype) for dtype in types], lambda position: Kind(op, layout, [types[position]], None))
 
-    def read(self, nodes: Iterable[Any], protos: Sequence[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> list[int]:
+    def read(self, nodes: Iterable[bytes], protos: Sequence[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> list[int]:
         """Returns the numbers of the kinds of `nodes`.
 
         Args:
-          nodes: as `wire.written` returns them.
+          nodes: for each node bytes that are the same for nodes that are alike (`wire.written`).
           protos: the same nodes as TensorFlow reads them.
           library: schemas of functions that nodes may name as their op.
 
         Raises:
           GraphError: an op is unknown.
         """
-        return self._read([(node.op, *node.attr[:]) for node in nodes], lambda position: _kind(protos[position], library))
+        return self._read(list(nodes), lambda position: _kind(protos[position], library))
 
-    def _read(self, keys: Sequence[tuple[Any, ...]], make: Callable[[int], Kind]) -> list[int]:
+    def _read(self, keys: Sequence[object], make: Callable[[int], Kind]) -> list[int]:
         """Returns the numbers of `keys`; `make` makes the kind of a new one, by its position."""
         numbers, position = list(map(self._numbers.__getitem__, keys)), 0
         while len(self.table) < len(self._numbers):

@@ -282,7 +282,7 @@ def reread(
     proto: tf_api.FunctionDef | tf_api.GraphDef,
     touched: Mapping[int, bool],
     library: Mapping[str, OpSchema],
-    as_written: Sequence[Any] = (),
+    as_written: Sequence[bytes] = (),
 ) -> Body:
     """Returns the view of `proto`, an edited copy of what `body` was read from, by reading only what the edit may have changed.
 
@@ -310,7 +310,7 @@ def reread(
     return new
 
 
-def _reread_nodes(body: Body, numbers: Sequence[int], as_written: Sequence[Any], library: Mapping[str, OpSchema]) -> None:
+def _reread_nodes(body: Body, numbers: Sequence[int], as_written: Sequence[bytes], library: Mapping[str, OpSchema]) -> None:
     """Gives the nodes in `numbers` the ops and types that their protos have, of which `as_written` has the attributes."""
     protos: list[tf_api.NodeDef] = [body.protos[number] for number in numbers]
     for number, kind in zip(numbers, body.kinds.read(as_written, protos, library), strict=True):
@@ -327,7 +327,7 @@ def _reread_pseudo(body: Body, numbers: Sequence[int], args: Sequence[tf_api.Mes
             body.kind_of[number], body.types[number] = kind, body.kinds.table[kind].types
 
 
-def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], added: Iterable[Any], library: Mapping[str, OpSchema]) -> Body:
+def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], added: Iterable[bytes], library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `proto` as `read_function` does, with the added nodes before the results, by reading only what the edit may have changed.
 
     Args:
@@ -388,7 +388,7 @@ def _add_pseudo(body: Body, op: str, args: Sequence[tf_api.Message]) -> None:
     body._add([arg.name for arg in args], body.kinds.pseudo(op, layout, [arg.type for arg in args]), [""] * len(args), [None] * len(args))
 
 
-def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], as_written: Iterable[Any], library: Mapping[str, OpSchema]) -> None:
+def _add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], as_written: Iterable[bytes], library: Mapping[str, OpSchema]) -> None:
     """Adds `nodes`, of which `as_written` has the attributes. Each field is read once, and column by column, since there may be very many."""
     protos = list(nodes)
     body._add([proto.name for proto in protos], body.kinds.read(as_written, protos, library), [proto.device for proto in protos], protos)

@@ -22,8 +22,11 @@ FIELDS: Mapping[str, Sequence[tuple[str, int, int]]] = {
     "Function": (("node", 3, Field.TYPE_MESSAGE),),
     "Graph": (("node", 1, Field.TYPE_MESSAGE),),
     "FunctionOfBytes": (("node", 3, Field.TYPE_BYTES),),
+    "GraphOfBytes": (("node", 1, Field.TYPE_BYTES),),
 }
-"""Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are."""
+"""Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are, until
+they are discarded.
+"""
 
 @functools.cache
 def _messages() -> Mapping[str, Any]:
@@ -47,15 +50,22 @@ def serialise(message: tf_api.Message) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
-def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[Any]:
-    """Returns the nodes of `proto` with the bytes of their attributes; `serialised` is what `serialise` makes of it, if that is at hand."""
-    message = _messages()["Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"]
-    return message.FromString(serialised or serialise(proto)).node
+def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[bytes]:
+    """Returns for each node of `proto` its op and attributes as they are written, which are the same for nodes that are alike; no name, input or device.
+
+    `serialised` is what `serialise` makes of `proto`, if that is at hand.
+    """
+    message = "Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"
+    read = _messages()[message].FromString(serialised or serialise(proto))
+    read.DiscardUnknownFields()
+    return _messages()[f"{message}OfBytes"].FromString(read.SerializeToString()).node
 
 
-def written_one(node: tf_api.NodeDef) -> Any:
-    """Returns one node with the bytes of its attributes."""
-    return _messages()["Node"].FromString(serialise(node))
+def written_one(node: tf_api.NodeDef) -> bytes:
+    """Returns the same of one node."""
+    read = _messages()["Node"].FromString(serialise(node))
+    read.DiscardUnknownFields()
+    return bytes(read.SerializeToString())
 
 
 def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> bytes:
