@@ -168,7 +168,7 @@ class Stage:
                 if port >= 0:
                     readers.setdefault(name, []).append(node.name)
         named = [name for name in self.nodes if "gradient_tape" in name or "gradients/" in name]
-        todo = [name for name in named if self.nodes[name].op not in ("Const", "EmptyTensorList") and not self.nodes[name].op in SHARED]
+        todo = [name for name in named if self.nodes[name].op not in ("Const", "EmptyTensorList") and self.nodes[name].op not in SHARED]
         found = set(todo)
         while todo:
             new = set(readers.get(todo.pop(), ())) - found

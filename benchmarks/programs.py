@@ -28,7 +28,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-import tfmp
 from benchmarks.executed import Measures, Stage, measure, source
 from benchmarks.least import least_traffic
 from tests.oracle.lowering import lower

@@ -18,9 +18,9 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import sixteen_bit
 from tfmp.errors import GraphError, SettingsError
 from tfmp.fusion.fuse import fuse, without_needless
+from tfmp.graph.body import Body
 from tfmp.graph.edges import Array
 from tfmp.graph.kernels import XLA_DEVICES
-from tfmp.graph.view import Body
 from tfmp.measured.naming import aliases
 from tfmp.measured.rules import Measured
 from tfmp.program.liveness import dead_nodes

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfmp import tf_api
 from tfmp.fusion.fuse import fuse
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.program.program import from_function
 
 _numbers = itertools.count()

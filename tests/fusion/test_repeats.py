@@ -20,7 +20,7 @@ from tfmp.fusion import repeats
 from tfmp.fusion.found import Norm
 from tfmp.fusion.norms import norms
 from tfmp.fusion.repeats import Repeats, Surroundings
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.program.program import from_function
 from tfmp.program.shapes import Sizes
 

@@ -6,9 +6,10 @@ import dataclasses
 
 from tests.graph_text import functions, parse
 from tfmp import tf_api
+from tfmp.graph.body import Body
 from tfmp.graph.edges import Edges
 from tfmp.graph.prune import pruned
-from tfmp.graph.view import Body, read_function
+from tfmp.graph.view import read_function
 from tfmp.program.liveness import dead_nodes
 
 TEXT = """

@@ -6,9 +6,10 @@ import pytest
 
 from tests.graph_text import functions, parse
 from tfmp import tf_api
+from tfmp.graph.body import Body
 from tfmp.graph.edit import Retarget
 from tfmp.graph.taps import Tap, topological, with_taps
-from tfmp.graph.view import Body, library_schemas, read_function
+from tfmp.graph.view import library_schemas, read_function
 
 TEXT = """
 function inner(a: float) -> (b: float) _XlaMustCompile=true

@@ -11,8 +11,10 @@ from tests.graph_text import functions, parse
 from tests.zoo import ZOO, tagged
 from tfmp import tf_api
 from tfmp.dtypes import DT_BFLOAT16, DT_FLOAT, DT_HALF, REF_OFFSET
+from tfmp.graph.body import ARG, RETVAL, Body, plain
 from tfmp.graph.edit import GraphEditor
-from tfmp.graph.view import ARG, RETVAL, Body, library_schemas, plain, read_function, read_graph, reread
+from tfmp.graph.reread import reread
+from tfmp.graph.view import library_schemas, read_function, read_graph
 
 SMALL = [case.name for case in tagged("hand")]
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from tests.graph_text import functions, parse
 from tests.zoo import ZOO, tagged
 from tfmp import tf_api
-from tfmp.graph.view import Body, library_schemas, read_function
+from tfmp.graph.body import Body
+from tfmp.graph.view import library_schemas, read_function
 from tfmp.program import liveness
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import from_function

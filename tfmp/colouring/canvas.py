@@ -15,9 +15,9 @@ from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import GraphError
 from tfmp.graph import kernels
+from tfmp.graph.body import ARG, RETVAL, Body
 from tfmp.graph.edges import Array
 from tfmp.graph.schema import OpSchema, registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.ranges import Ranges

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import ADDITIONS, CARRIERS, ELEMENTWISE, Filtered
 from tfmp.colouring.typegraph import reach
-from tfmp.graph.view import ARG
+from tfmp.graph.body import ARG
 
 FORGIVING = frozenset({"Exp", "LogSoftmax", "Softmax"})
 """Ops that make nothing of numbers far below the largest one, so that masks may be as low as float32 goes."""

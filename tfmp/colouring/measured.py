@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfmp.colouring.canvas import Canvas
-from tfmp.graph.view import RETVAL
+from tfmp.graph.body import RETVAL
 from tfmp.measured.naming import aliases
 from tfmp.measured.rules import Names
 from tfmp.oplists import DENY, INFER

@@ -12,8 +12,8 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.painted import Reason
 from tfmp.colouring.rules import Devices, Rules
 from tfmp.colouring.typegraph import TypeGraph
+from tfmp.graph.body import Body
 from tfmp.graph.edges import Array
-from tfmp.graph.view import Body
 from tfmp.program.shapes import Graphs, unknown
 from tfmp.program.union import Union
 

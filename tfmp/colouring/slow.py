@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfmp.colouring.canvas import Canvas
-from tfmp.graph.view import Edge
+from tfmp.graph.body import Edge
 from tfmp.program.shapes import Shape
 from tfmp.slow_kernels import DEPTHWISE, fits_cudnn
 

@@ -6,7 +6,7 @@ from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.guards import ELEMENTWISE, Filtered
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import FLOAT32
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.oplists import CLEAR, DENY
 
 FACTORS = 3

@@ -16,9 +16,9 @@ from scipy.sparse.csgraph import connected_components
 from tfmp.colouring.neighbours import Neighbours
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import GraphError
+from tfmp.graph.body import Body, plain
 from tfmp.graph.edges import Array, laid_out
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body, plain
 from tfmp.program.union import End
 
 

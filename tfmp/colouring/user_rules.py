@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import SettingsError
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.oplists import ALLOW
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.program import Program

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from tfmp.dtypes import DT_FLOAT, DT_RESOURCE
 from tfmp.files.views import GraphView
-from tfmp.graph.view import ARG, RETVAL, Body
+from tfmp.graph.body import ARG, RETVAL, Body
 from tfmp.program.calls import CALLING_OPS, callees
 
 REFERENCES = frozenset({"VariableV2", "Variable"})

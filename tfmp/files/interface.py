@@ -10,11 +10,12 @@ from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.files.views import GraphView, tensor_names
+from tfmp.graph.body import Body
 from tfmp.graph.edit import GraphEditor
 from tfmp.graph.library import with_bodies
 from tfmp.graph.objects import set_signature_types
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body, read_graph
+from tfmp.graph.view import read_graph
 from tfmp.program.calls import CALLING_OPS, callees
 from tfmp.rewriting.retype import End, retyped
 

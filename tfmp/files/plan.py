@@ -26,9 +26,10 @@ from tfmp.files.tally import import_all
 from tfmp.files.views import ancestors, named_nodes, view_graph, view_meta_graph
 from tfmp.files.weights import Storage, Target, kept_by, plan_storage
 from tfmp.graph import kernels
+from tfmp.graph.body import Body
 from tfmp.graph.kernels import XLA_DEVICES
 from tfmp.graph.objects import read_objects, set_types
-from tfmp.graph.view import Body, library_schemas, read_graph
+from tfmp.graph.view import library_schemas, read_graph
 from tfmp.oplists import ALLOW
 
 KERAS_METADATA = "keras_metadata.pb"

@@ -9,8 +9,8 @@ from tfmp import tf_api
 from tfmp.files.bundle import Bundle
 from tfmp.files.flows import REFERENCES, Joined, Key, Object, Place, is_handle
 from tfmp.files.views import GraphView
+from tfmp.graph.body import Body
 from tfmp.graph.objects import checkpoint_keys
-from tfmp.graph.view import Body
 
 SAVE, RESTORE = "SaveV2", "RestoreV2"
 NAMES, SLICES, FIRST_TENSOR = 1, 2, 3

@@ -9,8 +9,8 @@ from tfmp.dtypes import FloatFormat
 from tfmp.files.flows import REFERENCES, Place, arguments
 from tfmp.files.savers import ASSIGNMENTS, SAVE
 from tfmp.files.views import GraphView
+from tfmp.graph.body import RETVAL, Body
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import RETVAL, Body
 from tfmp.oplists import ALLOW, OpLists
 from tfmp.program.calls import CALLING_OPS
 

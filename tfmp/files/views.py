@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
 from tfmp.errors import GraphError
+from tfmp.graph.body import Body
 from tfmp.graph.objects import Objects, read_objects
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import Body, library_schemas, read_function, read_graph
+from tfmp.graph.view import library_schemas, read_function, read_graph
 
 VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "local_variables", "model_variables", "moving_average_variables")
 """Collections of `VariableDef`s in graphs of TensorFlow 1 (`GraphKeys` in `framework/ops.py`)."""

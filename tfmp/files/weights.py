@@ -23,8 +23,8 @@ from tfmp.files.savers import SaverSlot, link_checkpoint, restores, saver_slots
 from tfmp.files.uses import SHORTEST_ROW, Use, Uses
 from tfmp.files.views import GraphView
 from tfmp.graph import constants, kernels
+from tfmp.graph.body import Body
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body
 from tfmp.oplists import OpLists
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.retype import End

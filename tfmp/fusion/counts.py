@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 
 Dimensions = Callable[[Edge], Sequence[int] | None]
 """A tensor to its dimensions, numbers standing for those that are not known; None where nothing is known."""

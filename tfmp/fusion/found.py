@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tfmp.graph.view import Edge
+from tfmp.graph.body import Edge
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,10 +19,11 @@ from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.ready import waits
 from tfmp.fusion.repeats import Readers
 from tfmp.fusion.writer import Writer
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import Original, Proto
 from tfmp.graph.grow import GrowingGraph
 from tfmp.graph.prune import pruned
-from tfmp.graph.view import Body, Edge, grown
+from tfmp.graph.reread import grown
 from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes

@@ -13,7 +13,7 @@ from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.counts import axes_of, numbers
 from tfmp.fusion.ready import SAME_NUMBERS, is_ready
 from tfmp.fusion.repeats import Surroundings
-from tfmp.graph.view import Edge
+from tfmp.graph.body import Edge
 from tfmp.program.rearrange import COPIES as REPEATING
 from tfmp.program.rearrange import REDUCTIONS
 from tfmp.program.shapes import Shape

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tfmp.fusion.repeats import Readers
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.liveness import roots
 
 

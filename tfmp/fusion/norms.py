@@ -18,7 +18,7 @@ from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.groups import Groups
 from tfmp.fusion.ready import NEAR, SAME_NUMBERS, is_ready
 from tfmp.fusion.repeats import Readers, Repeats, Surroundings
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
 CHANNEL_RANKS = (4, 5)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import axes_of
 from tfmp.fusion.repeats import Readers
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Sizes
 
 PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfmp.graph.view import ARG, Body, Edge
+from tfmp.graph.body import ARG, Body, Edge
 from tfmp.program.rearrange import COPIES as REPEATING
 
 SAME_NUMBERS = REPEATING | {"ExpandDims", "Identity", "PreventGradient", "Reshape", "Squeeze", "StopGradient"}

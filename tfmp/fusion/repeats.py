@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tfmp.fusion.counts import Constants
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.kinds import Kind
-from tfmp.graph.view import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
 Readers = Sequence[Sequence[Sequence[Edge]]]

@@ -12,8 +12,8 @@ import numpy as np
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.writer import DT_INT32, DT_INT64, KnownShape, Writer
+from tfmp.graph.body import Edge
 from tfmp.graph.grow import Made
-from tfmp.graph.view import Edge
 
 FORWARD, BACKWARD = "FusedBatchNormV3", "FusedBatchNormGradV3"
 

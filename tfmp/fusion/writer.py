@@ -11,8 +11,8 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.needed import Needs
 from tfmp.fusion.repeats import Readers
+from tfmp.graph.body import Edge
 from tfmp.graph.grow import GrowingGraph, Made
-from tfmp.graph.view import Edge
 from tfmp.program.shapes import Sizes
 
 DT_INT32, DT_INT64 = 3, 9

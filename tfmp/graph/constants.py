@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, FloatFormat
+from tfmp.graph.body import Body
 from tfmp.graph.edit import OURS, GraphEditor, Proto, without_nodes
-from tfmp.graph.view import Body
 
 
 def copies(body: Body, target: FloatFormat) -> dict[int, list[int]]:

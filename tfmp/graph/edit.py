@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body, Edge
 
 Proto = tf_api.FunctionDef | tf_api.GraphDef
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tfmp import tf_api
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 
 Shape = Sequence[int | None] | None
 """Sizes, None for an unknown one; None for an unknown rank."""

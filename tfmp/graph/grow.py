@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfmp import tf_api
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import OURS, GraphEditor, Proto, set_data_inputs
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.view import Body, Edge
 
 
 class Made(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.graph.wire import without_nodes_at
 
 T = TypeVar("T")

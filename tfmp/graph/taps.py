@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 
 from tfmp import tf_api
+from tfmp.graph.body import RETVAL, Body, Edge
 from tfmp.graph.edit import GraphEditor, Retarget, retargeted
-from tfmp.graph.view import RETVAL, Body, Edge
 
 STATEFUL = {"PartitionedCall": "StatefulPartitionedCall", "StatelessWhile": "While", "StatelessIf": "If", "StatelessCase": "Case"}
 """Ops that call functions which may have no side effects, to the same op without that promise (`functional_ops.cc`: the attributes are the same)."""

@@ -6,8 +6,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from tfmp.graph.body import RETVAL, Body, Edge
 from tfmp.graph.taps import topological
-from tfmp.graph.view import RETVAL, Body, Edge
 from tfmp.measured.record import ACTIVATION, ACTIVATION_GRADIENT, UPDATE, WEIGHT, WEIGHT_GRADIENT
 from tfmp.numerics.sites import Site, Sites
 from tfmp.program.calls import CALLING_OPS

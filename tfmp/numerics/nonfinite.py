@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.view import RETVAL, Edge
+from tfmp.graph.body import RETVAL, Edge
 from tfmp.measured.counts import Counts
 from tfmp.numerics.calibration import count, plain_name
 from tfmp.numerics.kinds import kinds, layers

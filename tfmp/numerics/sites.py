@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tfmp.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance, unfold

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from tfmp import tf_api
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 
 MUST_COMPILE = "_XlaMustCompile"
 """Attribute of a call node and of a function: the callee is compiled by XLA (`jit_compile=True`; `compiler/jit/defs.cc`)."""

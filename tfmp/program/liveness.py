@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfmp.graph.body import ARG, RETVAL, Body
 from tfmp.graph.edges import Array, reachable
 from tfmp.graph.kinds import Kind
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body
 
 
 def dead_nodes(body: Body) -> tuple[int, ...]:

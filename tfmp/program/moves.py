@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.rearrange import rearranged
 from tfmp.program.shapes import Graphs, Sizes

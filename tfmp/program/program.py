@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tfmp import tf_api
 from tfmp.errors import GraphError
+from tfmp.graph.body import Body
 from tfmp.graph.edit import Original
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import Body, library_schemas, read_function, read_graph
+from tfmp.graph.view import library_schemas, read_function, read_graph
 from tfmp.program.calls import call_nodes, is_compiled
 
 Lookup = Callable[[str], tf_api.FunctionDef]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 
 Interval = tuple[float, float]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.edges import Array
 from tfmp.graph.kinds import Kind
-from tfmp.graph.view import Body, Edge
 from tfmp.program.ranges import ANYTHING, Ranges, constant
 from tfmp.program.shapes import Shape, Sizes
 from tfmp.program.sizes import SameSizes

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, SIXTEEN_BIT
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.unfold import Instance
 from tfmp.program.union import Union
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfmp import tf_api
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape
 
 Place = tuple[Edge, int]

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
-from tfmp.graph.view import RETVAL, Body, Edge
+from tfmp.graph.body import RETVAL, Body, Edge
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
 

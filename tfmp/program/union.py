@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tfmp.errors import GraphError
-from tfmp.graph.view import Body
+from tfmp.graph.body import Body
 from tfmp.program.calls import CALLING_OPS, IMPLEMENTS
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance

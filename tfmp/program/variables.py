@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfmp.graph.view import ARG, Edge
+from tfmp.graph.body import ARG, Edge
 from tfmp.program.calls import CALLING_OPS, argument_ports
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance

@@ -13,9 +13,9 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 
 from tfmp.dtypes import DT_RESOURCE
+from tfmp.graph.body import ARG, RETVAL, Body, Edge
 from tfmp.graph.edges import distinct, reachable
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.calls import CALLING_OPS, call_nodes, callees
 from tfmp.program.liveness import arrows
 

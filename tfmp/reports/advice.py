@@ -6,8 +6,8 @@ import collections
 from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
+from tfmp.graph.body import ARG, RETVAL
 from tfmp.graph.flat import Shape
-from tfmp.graph.view import ARG, RETVAL
 from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.memory import written
 from tfmp.reports.parts import Part

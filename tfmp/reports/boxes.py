@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tfmp.graph.view import ARG, RETVAL
+from tfmp.graph.body import ARG, RETVAL
 from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.records import OTHER, Details, Node
 

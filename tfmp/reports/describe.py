@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tfmp.colouring.reasons import Decision
 from tfmp.conversion import Conversion
 from tfmp.dtypes import DT_FLOAT
-from tfmp.graph.view import ARG
+from tfmp.graph.body import ARG
 from tfmp.reports.advice import advise
 from tfmp.reports.casts import casts_of
 from tfmp.reports.memory import memory_of, written

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from tfmp import tf_api
+from tfmp.graph.body import Body
 from tfmp.graph.flat import Shape
-from tfmp.graph.view import Body
 
 UNKNOWN = 32
 """Stands for a dimension that is not known before the program runs, which mostly is the batch; shares of one program's FLOPs hardly depend on it."""

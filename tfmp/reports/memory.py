@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfmp.dtypes import FLOAT32
+from tfmp.graph.body import ARG, RETVAL, Body, Edge
 from tfmp.graph.edit import OURS
-from tfmp.graph.view import ARG, RETVAL, Body, Edge
 from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.parts import Part
 from tfmp.reports.records import Cast, Memory

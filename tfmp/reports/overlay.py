@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfmp.conversion import Conversion
-from tfmp.graph.view import ARG, RETVAL
+from tfmp.graph.body import ARG, RETVAL
 from tfmp.reports.parts import colour_of
 from tfmp.reports.records import CONVERTED, KEPT, Details
 

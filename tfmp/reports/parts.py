@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph.body import Body
 from tfmp.graph.flat import Shape
-from tfmp.graph.view import Body
 from tfmp.program.calls import callees
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.unfold import Instance

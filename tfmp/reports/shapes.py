@@ -11,9 +11,9 @@ from typing import Any
 
 from tfmp import tf_api
 from tfmp.conversion import Conversion
+from tfmp.graph.body import Body
 from tfmp.graph.flat import Shape, as_graph, declared_arguments, declared_shapes
 from tfmp.graph.kinds import NEWER
-from tfmp.graph.view import Body
 from tfmp.program.calls import CALLING_OPS
 from tfmp.program.unfold import Instance
 

@@ -12,9 +12,10 @@ import numpy as np
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
 from tfmp.graph import kernels
+from tfmp.graph.body import Body, plain
 from tfmp.graph.edit import GraphEditor, Original, Proto
+from tfmp.graph.reread import reread
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import Body, plain, reread
 from tfmp.graph.wire import serialise, written
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan

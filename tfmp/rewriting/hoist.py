@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tfmp import tf_api
 from tfmp.dtypes import FloatFormat
-from tfmp.graph.view import Body, Edge
+from tfmp.graph.body import Body, Edge
 from tfmp.program.calls import CALLING_OPS, IMPLEMENTS, argument_ports
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import Program

@@ -16,8 +16,8 @@ import numpy as np
 from tfmp import tf_api
 from tfmp.colouring.passes import Colouring
 from tfmp.dtypes import DT_FLOAT, FLOAT32, FloatFormat
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.schema import Slot
-from tfmp.graph.view import Body, Edge
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.rearrange import COPIES
 

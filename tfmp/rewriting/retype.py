@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tfmp.dtypes import FLOAT32, FloatFormat
+from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import Proto, without_idle_casts
 from tfmp.graph.schema import OpSchema, Slot
-from tfmp.graph.view import Body, Edge
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.plan import FreeNames, InsertCast, Plan, Retype, Shortcut
 
