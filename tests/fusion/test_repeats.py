@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from tfmp.fusion import norms as module
 from tfmp.fusion import repeats
 from tfmp.fusion.found import Norm
 from tfmp.fusion.norms import norms
-from tfmp.fusion.repeats import Repeats, Surroundings
+from tfmp.fusion.repeats import Memory, Repeats, Surroundings
 from tfmp.graph.body import Body
 from tfmp.program.program import from_function
 from tfmp.program.shapes import Sizes
@@ -78,10 +80,13 @@ class Traced:
         body = body or self.body
         return Surroundings(body, Sizes.of_body(body, self.graphs), body.readers())
 
-    def norms(self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS) -> tuple[list[Norm], int]:
-        """Returns what is found if so many spellings are remembered, and how often that was worked out."""
+    def norms(
+        self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS, memory: Memory[Norm] | None = None
+    ) -> tuple[list[Norm], int]:
+        """Returns what is found if so many spellings are remembered, of those in `memory` to begin with, and how often that was worked out."""
         calls, real = [], module._found
         with monkeypatch.context() as patch:
+            patch.setattr(module, "MEMORY", memory or Memory())
             patch.setattr(repeats, "VARIANTS", variants)
             patch.setattr(module, "_found", lambda *arguments: calls.append(1) or real(*arguments))
             around = self.surroundings()
@@ -93,6 +98,34 @@ def test_alike_layers_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> No
     found, worked_out = traced.norms(monkeypatch)
     assert len(found) == 9 and all(norm.gradient for norm in found) and worked_out <= 3  # the first and the last have other neighbours
     assert (found, 9) == traced.norms(monkeypatch, variants=0)
+
+
+def test_another_function_is_known_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory: Memory[Norm] = Memory()
+    first, second, other = Traced([Layer()] * 3), Traced([Layer()] * 4), Traced([Layer(epsilon=1e-2)] * 3)
+    assert first.norms(monkeypatch, memory=memory)[1] > 0
+    assert second.norms(monkeypatch, memory=memory) == (second.norms(monkeypatch)[0], 0)
+    assert other.norms(monkeypatch, memory=memory) == other.norms(monkeypatch)
+
+
+def test_too_much_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory: Memory[Norm] = Memory()
+    traced = Traced([Layer()] * 3)
+    for most, known in ((repeats.MOST, True), (0, False)):
+        traced.norms(monkeypatch, memory=memory)
+        monkeypatch.setattr(repeats, "MOST", most)
+        memory.forget_if_full()
+        assert bool(memory.known) == bool(memory.numbers) == known
+
+
+def test_memory_holds_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory: Memory[Norm] = Memory()
+    traced = Traced([Layer()] * 3)
+    traced.norms(monkeypatch, memory=memory)
+    body = weakref.ref(traced.body)
+    del traced
+    gc.collect()
+    assert memory.known and body() is None
 
 
 DIFFERENT = {
@@ -134,7 +167,7 @@ class Region:
     def is_repeat(self, around: Surroundings) -> bool:
         """Whether the third is found as what the second is, without being worked out."""
         calls = []
-        every: Repeats[Norm] = Repeats(around)
+        every: Repeats[Norm] = Repeats(around, Memory())
         for data in (self.first, self.second):
             every.find(data, None, lambda seen, data=data: calls.append(data) or module._found(seen, data, (1,)))
         return calls == [self.first]
@@ -215,7 +248,7 @@ def test_nodes_come_in_the_same_order(region: Region) -> None:
 
 
 def _remembered(region: Region) -> Any:
-    every: Repeats[Norm] = Repeats(region.traced.surroundings())
+    every: Repeats[Norm] = Repeats(region.traced.surroundings(), Memory())
     every.find(region.first, None, lambda seen: module._found(seen, region.first, (1,)))
     return next(iter(every._known.values()))
 

@@ -17,7 +17,7 @@ from tfmp.fusion.counts import Constants, axes_of
 from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.groups import Groups
 from tfmp.fusion.ready import NEAR, SAME_NUMBERS, is_ready
-from tfmp.fusion.repeats import Readers, Repeats, Surroundings
+from tfmp.fusion.repeats import Memory, Readers, Repeats, Surroundings
 from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 
@@ -30,6 +30,10 @@ SHORTEST_ROW = 16
 ADDITIONS = frozenset({"Add", "AddV2"})
 
 HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
+
+
+MEMORY: Memory[Norm] = Memory()
+"""How normalisations were spelled that this process has met."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +62,9 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
       kept: nodes that must stay as they are.
     """
     done: set[Edge] = set()
-    around = Surroundings(body, sizes, readers)
-    repeats: Repeats[Norm] = Repeats(around)
+    MEMORY.forget_if_full()
+    around = Surroundings(body, sizes, readers, numbers=MEMORY.numbers)
+    repeats: Repeats[Norm] = Repeats(around, MEMORY)
     for node, op in enumerate(body.ops):
         if op == "Mean" and body.inputs[node][0] not in done:
             data, where = body.inputs[node]

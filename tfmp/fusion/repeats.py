@@ -1,9 +1,9 @@
 """What was found around one tensor is found again around the next that is spelled alike, without being worked out again.
 
-A model has one normalisation many times, and whether something is one, and which node plays which part, hangs on nothing but what was looked at: ops with
-their types and constants, what they read, who reads them, shapes, and which of two nodes comes first. So whatever is looked at is noted, in nodes that are
-numbered as they were come across, and where all of that is the same elsewhere, so is the result. (A build system trusts such notes likewise: "verifying
-traces" in Mokhov, Mitchell and Peyton Jones, "Build systems à la carte", 2018.)
+A model has one normalisation many times, in its training step and in its evaluation, and whether something is one, and which node plays which part, hangs on
+nothing but what was looked at: ops with their types and constants, what they read, who reads them, shapes, and which of two nodes comes first. So whatever is
+looked at is noted, in nodes that are numbered as they were come across, and where all of that is the same elsewhere, so is the result. (A build system trusts
+such notes likewise: "verifying traces" in Mokhov, Mitchell and Peyton Jones, "Build systems à la carte", 2018.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Readers = Sequence[Sequence[Sequence[Edge]]]
 VARIANTS = 8
 """How many spellings are remembered that begin alike. Our own choice: the layers of a model are spelled in two or three ways."""
 
+
+MOST = 1000
+"""How many kinds of starts, and hundred times as many kinds of nodes, are remembered at most; then all is forgotten. A process has a few dozen mostly."""
 
 SMALL = 64
 """Bytes of a serialised constant up to which it is compared. Our own choice: axes and counts take less."""
@@ -49,37 +52,57 @@ class Surroundings:
       sizes: the shapes of its tensors.
       readers: `body.readers()`; nothing of it but the nodes.
       constants: the values of its constants, as far as they were read.
+      numbers: what kinds of nodes are like, to its number (`likeness`); of one `Memory`, or of this body alone.
     """
 
     body: Body
     sizes: Sizes
     readers: Readers
     constants: Constants = dataclasses.field(default_factory=dict)
+    numbers: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def likeness(self) -> Sequence[int]:
         """Node to a number that is the same for nodes of one op with the same types and ports, and, if they are constants, the same value."""
-        numbers: dict[Any, int] = {}
-        of_kind = [
-            numbers.setdefault((kind.op, id(kind.layout), *kind.types, _value(number, kind) if kind.op == "Const" else None), len(numbers))
-            for number, kind in enumerate(self.body.kinds.table)
-        ]
+        of_kind = [self.numbers.setdefault(_like(kind), len(self.numbers)) for kind in self.body.kinds.table]
         return [*map(of_kind.__getitem__, self.body.kind_of)]
 
 
-def _value(number: int, kind: Kind) -> object:
-    """Returns what is the same for the kinds of one constant, which differ in how their attributes are ordered."""
-    tensor = kind.proto.attr["value"].tensor  # type: ignore[union-attr]
-    return tensor.SerializeToString() if tensor.ByteSize() <= SMALL else number
+def _like(kind: Kind) -> Any:
+    """Returns what is the same for kinds of one op with the same types and ports, and, if they are constants, the same value; a large value is no other's."""
+    value: Any = None
+    if kind.op == "Const":
+        tensor = kind.proto.attr["value"].tensor  # type: ignore[union-attr]
+        value = tensor.SerializeToString() if tensor.ByteSize() <= SMALL else object()
+    layout = kind.layout
+    return kind.op, layout.keys, layout.inputs, layout.outputs, *kind.types, value
+
+
+class Memory(Generic[Found]):
+    """What was found around tensors of any number of bodies. Holds nothing of those.
+
+    Attributes:
+      numbers: what kinds of nodes are like, to its number.
+      known: start of a search to what is known of such.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.numbers: dict[Any, int] = {}
+        self.known: dict[Any, list[_Spelling[Found]]] = {}
+
+    def forget_if_full(self) -> None:
+        """Forgets everything if there is too much of it; to be called between two bodies."""
+        if len(self.known) > MOST or len(self.numbers) > 100 * MOST:
+            self.known, self.numbers = {}, {}
 
 
 class Repeats(Generic[Found]):
-    """What was found around tensors of one body."""
+    """What was found around tensors of one body, and of others that share its memory."""
 
-    def __init__(self, around: Surroundings) -> None:
-        """Nothing yet."""
-        self._around = around
-        self._known: dict[Any, list[_Spelling[Found]]] = {}
+    def __init__(self, around: Surroundings, memory: Memory[Found]) -> None:
+        """Adds to `memory`, whose numbers those of `around` must be."""
+        self._around, self._known = around, memory.known
 
     def find(self, data: Edge, key: Any, look: Callable[[Surroundings], Found | None]) -> Found | None:
         """Returns what `look` finds around the tensor `data`; None if that is nothing.
