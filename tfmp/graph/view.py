@@ -98,16 +98,9 @@ def _edges(body: Body, texts: Sequence[str], reader: int) -> list[Edge]:
     """Returns the data inputs among `texts`, which are not all first outputs in their usual form; control inputs come last."""
     data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
     if len(data) < len(texts):
-        body.controlled[reader] = [_waited_for(body, text, reader) for text in texts[len(data) :] if text[:1] == "^"]
+        names = (text[1:] for text in texts[len(data) :] if text[:1] == "^")
+        body.controlled[reader] = [body.by_name[name] for name in names if name in body.by_name]  # a part of a graph may wait for what is not in it
     return [body.tensors.get(text) or _find(body, text, reader) for text in data]
-
-
-def _waited_for(body: Body, text: str, reader: int) -> int:
-    """Returns the node of a control input."""
-    found = body.by_name.get(text[1:])
-    if found is None:
-        raise GraphError(f"node {body.names[reader]!r}{_where(body)} waits for {text!r}, which is not there.")
-    return found
 
 
 def _find(body: Body, text: str, reader: int) -> Edge:
