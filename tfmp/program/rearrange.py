@@ -61,6 +61,21 @@ def rearranged(body: Body, sizes: Sizes) -> Body:
     return body.with_inputs(work.inputs, work.resized) if work.changed else body
 
 
+class _Shapes:
+    """The shapes of a body's tensors while edges are being moved. (By itself, so that nobody who asks for shapes holds who moves: that would be a cycle.)
+
+    Attributes:
+      resized: as `Body.resized`.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self.resized: dict[int, Edge] = {}
+
+    def __call__(self, edge: Edge) -> Shape:
+        return self(self.resized[edge[0]]) if edge[0] in self.resized else self._sizes.shape(edge)
+
+
 class _Work:
     """The edges of a body while they are being moved.
 
@@ -69,10 +84,10 @@ class _Work:
     """
 
     def __init__(self, body: Body, sizes: Sizes) -> None:
-        self.body, self._sizes, self._ranges = body, sizes, Ranges(body)
+        self.body, self._shape, self._ranges = body, _Shapes(sizes), Ranges(body)
         self.inputs = list(body.inputs)
         self._same_sizes = SameSizes(body, self.inputs, self._shape)
-        self.resized: dict[int, Edge] = {}
+        self.resized = self._shape.resized
         self.changed = False
         self._known_readers: dict[Edge, list[Edge]] = {}
         broadcasting, reductions = (body.kinds.are_of(ops)[body.kind_array] for ops in (BROADCASTING, REDUCTIONS))
@@ -100,9 +115,6 @@ class _Work:
         self.inputs[node] = [source if number == port else edge for number, edge in enumerate(self.inputs[node])]
         self.is_worth_asking[node] = 1
         self.changed = True
-
-    def _shape(self, edge: Edge) -> Shape:
-        return self._shape(self.resized[edge[0]]) if edge[0] in self.resized else self._sizes.shape(edge)
 
     def _same_known_shape(self, *edges: Edge) -> bool:
         first = self._shape(edges[0])
