@@ -86,7 +86,7 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
     if not found and not products and not scaled:
         return None
-    editor = GrowingGraph(body, program.definitions[body.name])
+    editor = GrowingGraph(body, body.serialised or program.definitions[body.name])
     writer = Writer(editor, sizes, readers)
     _write(writer, {write_norms: found, write_products: products, write_affine: scaled})
     after = grown(body, editor.finish(), editor.touched, editor.added, program.schemas)

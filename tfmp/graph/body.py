@@ -48,6 +48,7 @@ class Body:
       types: type number of each slot of each node. Never written to: nodes of one kind share the list.
       inputs: data inputs of each node, in port order.
       protos: each node's NodeDef, None for pseudo nodes. Never written to.
+      serialised: the proto of a function that was just read, in its serialised form; else b"".
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
       arguments, results: how many pseudo nodes there are of each.
       by_name: name to number, of everything that can be read (results cannot).
@@ -76,6 +77,7 @@ class Body:
     types: list[list[int]] = dataclasses.field(default_factory=list)
     inputs: list[list[Edge]] = dataclasses.field(default_factory=list)
     protos: list[tf_api.NodeDef | None] = dataclasses.field(default_factory=list)
+    serialised: bytes = b""
     attrs: Mapping[str, tf_api.AttrValue] = dataclasses.field(default_factory=dict)
     arguments: int = 0
     results: int = 0

@@ -51,29 +51,6 @@ class Edges:
         """Returns the node that has an input, and its port."""
         return int(self.reader[number]), int(self.port[number])
 
-    def among(self, keep: Array) -> Edges:
-        """Returns the edges if only the nodes for which `keep` is true are left, numbered anew; they must read each other only."""
-        number, tensors, inputs = np.cumsum(keep, dtype=np.int32) - 1, keep[self.maker], keep[self.reader]
-        tensor_number = np.cumsum(tensors, dtype=np.int32) - 1
-        outputs = np.bincount(self.maker, minlength=len(keep))[keep]
-        return Edges(
-            first=(np.cumsum(outputs) - outputs).astype(np.int32),
-            maker=number[self.maker[tensors]],
-            maker_slot=self.maker_slot[tensors],
-            tensor=tensor_number[self.tensor[inputs]],
-            source=number[self.source[inputs]],
-            reader=number[self.reader[inputs]],
-            port=self.port[inputs],
-            reader_slot=self.reader_slot[inputs],
-        )
-
-    def inputs(self) -> list[list[tuple[int, int]]]:
-        """Returns what each node reads, as `Body.inputs` has it."""
-        output = self.tensor - self.first[self.source]
-        flat = list(zip(self.source.tolist(), output.tolist(), strict=True))
-        ends = np.cumsum(np.bincount(self.reader, minlength=len(self.first))).tolist()
-        return [flat[start:end] for start, end in zip([0, *ends], ends)]  # noqa: B905  (the ends are one fewer)
-
     def with_inputs(self, changed: Mapping[int, Sequence[tuple[int, int]]]) -> Edges:
         """Returns the edges if the nodes in `changed` read other tensors, as many as before."""
         is_changed = np.zeros(len(self.first), bool)

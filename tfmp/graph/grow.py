@@ -10,7 +10,7 @@ import numpy as np
 
 from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import OURS, GraphEditor, Proto, set_data_inputs
+from tfmp.graph.edit import OURS, GraphEditor, Original, Proto, set_data_inputs
 from tfmp.graph.schema import registered_schema
 
 
@@ -42,7 +42,7 @@ class GrowingGraph(GraphEditor):
       added: of each node that was added, the bytes of what it has in common with others, as `grown` takes them; `proto` has them once `finish` was called.
     """
 
-    def __init__(self, body: Body, original: Proto) -> None:
+    def __init__(self, body: Body, original: Original) -> None:
         """Copies `original`, the proto that `body` was read from."""
         super().__init__(body, original)
         self.named: dict[Edge, str] = {}

@@ -35,8 +35,7 @@ def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) 
     new.control_results, new.called_as_ops = body.control_results, body.called_as_ops
     for column in ("names", "ops", "devices", "kind_of", "layouts", "types", "protos"):
         setattr(new, column, list(itertools.compress(getattr(body, column), mask)))
-    new.__dict__["edges"] = edges = body.edges.among(keep)
-    new.inputs = edges.inputs()
+    new.inputs = [[(number[source], port) for source, port in edges] for edges in itertools.compress(body.inputs, mask)]
     new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
     new.made, new.shapes = still_there(body.made), still_there(body.shapes)
     new.controlled = {node: [number[source] for source in sources] for node, sources in still_there(body.controlled).items()}

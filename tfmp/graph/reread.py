@@ -101,7 +101,7 @@ CHANGED = (
 )  # fmt: skip
 """What reading again may change of a body."""
 
-FOUND_OUT = frozenset({"dead", "shapes", *(name for name, value in vars(Body).items() if isinstance(value, functools.cached_property))})
+FOUND_OUT = frozenset({"dead", "shapes", "serialised", *(name for name, value in vars(Body).items() if isinstance(value, functools.cached_property))})
 """What is found out of a body, and holds no more once it has changed."""
 
 

@@ -10,7 +10,7 @@ from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import written
+from tfmp.graph.wire import serialise, written
 
 
 def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema]) -> Body:
@@ -27,7 +27,8 @@ def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema])
     body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
     body.control_results = tuple(function.control_ret.values())
     add_pseudo(body, ARG, signature.input_arg)
-    add_nodes(body, function.node_def, written(function), library)
+    body.serialised = serialise(function)
+    add_nodes(body, function.node_def, written(function, body.serialised), library)
     body.called_as_ops = frozenset(library)  # which may look functions up as they are asked for
     body.make_readable(range(len(body)))
     add_pseudo(body, RETVAL, signature.output_arg)
