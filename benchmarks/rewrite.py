@@ -8,10 +8,11 @@ colouring, editing, verifying, registering and accounting. Two more rows have 20
 their gradients. The C++ pass gets the same graph through grappler's own entry point, which needs the CUDA build of TensorFlow; elsewhere its column is empty.
 Times are CPU times of this process, which other work on the machine disturbs least.
 
-The aim, 5 % of tracing, is not met. Measured on a busy machine, without fused kernels (`TFMP_FUSE=0`): lean, 2,900 nodes 8 to 9 % and 21 to 26 us a node,
-58,000 nodes 9 % and 33 us (the C++ pass: 18 and 56 us); keras, 2,800 nodes 5 % and 19 us, 14,000 nodes 7 % and 24 us; 200 functions 12 %, loops 12 %. With
-them, where every layer has a normalisation to be found and written: lean 10 to 16 % and 38 to 47 us, keras 7 to 12 % and 33 us. A process with 58,000 nodes
-takes 1.4 GB.
+The aim is 5 % of tracing. Measured with kernels, on 2 cores with TensorFlow 2.21 (of tracing; us a node; TensorFlow's C++ pass, which puts in no kernels):
+lean, 2,900 nodes 5.9 % (14.7; 15.5), 14,600 nodes 5.7 % (15.4; 22.7), 58,000 nodes 6.1 % (17.7; 35.8); keras, 2,800 nodes 5.2 to 6.2 % (14 to 17; 14.8),
+14,200 nodes 5.1 % (15.1; 20.9), 57,000 nodes 5.4 % (16.0; 32.1). Without kernels: lean 5.7 %, keras 4.4 to 4.7 %. So it grows linearly, costs less than the
+C++ pass, and misses the aim by a little wherever many normalisations are found and written. What a function costs however small it is comes to about 7 ms:
+300 nodes 12 to 13 % (32 to 34; 22 to 30); 200 functions 14 % (120; 190), loops 11 % (53; 78). A process with 58,000 nodes takes 1.6 GB.
 """
 
 from __future__ import annotations
