@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,7 +88,7 @@ class Traced:
         """Returns what is found if so many spellings are remembered, of those in `memory` to begin with, and how often that was worked out."""
         calls, real = [], module._found
         with monkeypatch.context() as patch:
-            patch.setattr(module, "MEMORY", memory or Memory())
+            patch.setattr(module, "_memories", [memory or Memory()])
             patch.setattr(repeats, "VARIANTS", variants)
             patch.setattr(module, "_found", lambda *arguments: calls.append(1) or real(*arguments))
             around = self.surroundings()
@@ -108,14 +110,30 @@ def test_another_function_is_known_from_the_first(monkeypatch: pytest.MonkeyPatc
     assert other.norms(monkeypatch, memory=memory) == other.norms(monkeypatch)
 
 
-def test_too_much_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: Memory[Norm] = Memory()
+def test_a_full_memory_is_given_up_and_whoever_uses_it_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: Memory[Norm] = Memory()
     traced = Traced([Layer()] * 3)
-    for most, known in ((repeats.MOST, True), (0, False)):
-        traced.norms(monkeypatch, memory=memory)
-        monkeypatch.setattr(repeats, "MOST", most)
-        memory.forget_if_full()
-        assert bool(memory.known) == bool(memory.numbers) == known
+    traced.norms(monkeypatch, memory=first)
+    known, numbers = dict(first.known), dict(first.numbers)
+    monkeypatch.setattr(module, "_memories", [first])
+    assert module.memory() is first and known and numbers
+    monkeypatch.setattr(repeats, "MOST", 0)
+    assert module.memory() is not first and not module.memory().known
+    assert (first.known, first.numbers) == (known, numbers)
+
+
+def test_threads_never_give_two_things_one_number() -> None:
+    numbers, before = repeats.numbered(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=lambda own=own: [numbers[own % 3, place] for place in range(5000)]) for own in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(numbers) == len(set(numbers.values())) == 15_000
 
 
 def test_memory_holds_no_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,15 @@ ADDITIONS = frozenset({"Add", "AddV2"})
 HANDING_ON = frozenset({"Identity", "Neg", "Reshape", "Sum"})
 
 
-MEMORY: Memory[Norm] = Memory()
-"""How normalisations were spelled that this process has met."""
+_memories: list[Memory[Norm]] = [Memory()]
+"""How normalisations were spelled that this process has met, in the last one. One in use is never emptied: another thread may be reading it."""
+
+
+def memory() -> Memory[Norm]:
+    """Returns the memory of this process: a new one if there is too much in it."""
+    if _memories[-1].is_full:
+        _memories[:] = [Memory()]
+    return _memories[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +69,9 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
       kept: nodes that must stay as they are.
     """
     done: set[Edge] = set()
-    MEMORY.forget_if_full()
-    around = Surroundings(body, sizes, readers, numbers=MEMORY.numbers)
-    repeats: Repeats[Norm] = Repeats(around, MEMORY)
+    remembered = memory()
+    around = Surroundings(body, sizes, readers, numbers=remembered.numbers)
+    repeats = Repeats(around, remembered)
     for node, op in enumerate(body.ops):
         if op == "Mean" and body.inputs[node][0] not in done:
             data, where = body.inputs[node]

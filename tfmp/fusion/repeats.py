@@ -8,10 +8,11 @@ such notes likewise: "verifying traces" in Mokhov, Mitchell and Peyton Jones, "B
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tfmp.fusion.counts import Constants
@@ -43,6 +44,11 @@ class Renumbered(Protocol):
 Found = TypeVar("Found", bound=Renumbered)
 
 
+def numbered() -> Mapping[Any, int]:
+    """Returns a mapping that gives whatever it is asked for a number of its own. Two threads may number one thing twice, but never two things alike."""
+    return collections.defaultdict(itertools.count().__next__)
+
+
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
     """What may be looked at to tell what is computed around a tensor.
@@ -59,12 +65,12 @@ class Surroundings:
     sizes: Sizes
     readers: Readers
     constants: Constants = dataclasses.field(default_factory=dict)
-    numbers: dict[Any, int] = dataclasses.field(default_factory=dict)
+    numbers: Mapping[Any, int] = dataclasses.field(default_factory=numbered)
 
     @functools.cached_property
     def likeness(self) -> Sequence[int]:
         """Node to a number that is the same for nodes of one op with the same types and ports, and, if they are constants, the same value."""
-        of_kind = [self.numbers.setdefault(_like(kind), len(self.numbers)) for kind in self.body.kinds.table]
+        of_kind = [self.numbers[_like(kind)] for kind in self.body.kinds.table]
         return [*map(of_kind.__getitem__, self.body.kind_of)]
 
 
@@ -88,13 +94,13 @@ class Memory(Generic[Found]):
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.numbers: dict[Any, int] = {}
+        self.numbers = numbered()
         self.known: dict[Any, list[_Spelling[Found]]] = {}
 
-    def forget_if_full(self) -> None:
-        """Forgets everything if there is too much of it; to be called between two bodies."""
-        if len(self.known) > MOST or len(self.numbers) > 100 * MOST:
-            self.known, self.numbers = {}, {}
+    @property
+    def is_full(self) -> bool:
+        """Whether there is too much of it, so that a new one should be begun."""
+        return len(self.known) > MOST or len(self.numbers) > 100 * MOST
 
 
 class Repeats(Generic[Found]):

@@ -228,7 +228,7 @@ class Body:
         """Returns how the first output of nodes of a kind is written, after their names; of nodes that have none, something that nothing reads."""
         if not kind.layout.outputs:
             return ":"
-        return kind.layout.first_suffix if self.name and kind.proto is not None else ""
+        return kind.layout.output_names[0] if self.name and kind.proto is not None else ""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -42,11 +42,6 @@ class Edges:
     port: Array
     reader_slot: Array
 
-    def output(self, tensor: int) -> tuple[int, int]:
-        """Returns the node that makes a tensor, and at which output."""
-        node = int(self.maker[tensor])
-        return node, tensor - int(self.first[node])
-
     def input(self, number: int) -> tuple[int, int]:
         """Returns the node that has an input, and its port."""
         return int(self.reader[number]), int(self.port[number])
@@ -101,32 +96,21 @@ def _flat(rows: Iterable[Iterable[int]]) -> Array:
     return np.fromiter(itertools.chain.from_iterable(rows), np.int32)
 
 
-def grouped(keys: Array, values: Array, size: int) -> list[list[int]]:
-    """Returns for each key from 0 to `size` the values that come with it, in the order in which they come."""
-    flat = values[np.argsort(keys, kind="stable")].tolist()
-    ends = np.cumsum(np.bincount(keys, minlength=size)).tolist()
-    return [flat[start:end] for start, end in zip([0, *ends], ends)]  # noqa: B905  (the ends are one fewer)
-
-
 def distinct(numbers: Array) -> Array:
     """Returns the different ones of `numbers`, in order; as `numpy.unique` does, which takes four times as long since it hashes."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
 
 
-def reachable(arrows: tuple[Array, Array], starts: Array, enter: Array | None = None) -> Array:
-    """Returns for each vertex of a graph whether it is a start, or a path through entered vertices leads to it from one.
+def reachable(arrows: tuple[Array, Array], starts: Array) -> Array:
+    """Returns for each vertex of a graph whether it is a start, or a path leads to it from one.
 
     Args:
       arrows: what each edge comes from, and what it leads to.
       starts: vertex to whether the search starts there.
-      enter: vertex to whether it may be entered if it is no start; all may, if it is left out.
     """
     size = len(starts)
     sources, readers = arrows
-    if enter is not None:
-        open_ = enter[readers]
-        sources, readers = sources[open_], readers[open_]
     (first,) = np.nonzero(starts)
     sources, readers = np.concatenate([np.full(len(first), size), sources]), np.concatenate([first, readers])
     found = np.zeros(size + 1, bool)

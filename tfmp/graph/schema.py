@@ -70,11 +70,6 @@ class Layout:
         return {name[1:]: port for port, name in enumerate(self.output_names)}
 
     @functools.cached_property
-    def first_suffix(self) -> str:
-        """How the first output is written; for a node without outputs, something that nothing reads."""
-        return self.output_names[0] if self.outputs else ":"
-
-    @functools.cached_property
     def number(self) -> dict[Slot, int]:
         """Slot to its number."""
         return {slot: number for number, slot in enumerate(self.slots)}
