@@ -8,8 +8,8 @@ import tensorflow as tf
 from tests.fusion.running import FusedFunction
 from tests.fusion.test_norms import SPELLINGS, traced
 from tfmp import tf_api
-from tfmp.graph.grow import _field
 from tfmp.graph.view import read_function
+from tfmp.graph.wire import node_as_written
 
 
 @pytest.mark.parametrize("batch", [3, None], ids=["batch known", "batch unknown"])
@@ -50,4 +50,4 @@ def _is_what_is_read(function: FusedFunction) -> None:
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 16383, 16384, 70000])
 def test_fields_of_any_length_are_read_as_they_were_written(size: int) -> None:
     name = "n" * size
-    assert tf_api.NodeDef.FromString(_field(1, name.encode()) + _field(3, b"x:y:0")) == tf_api.NodeDef(name=name, input=["x:y:0"])
+    assert tf_api.NodeDef.FromString(node_as_written(name, ["x:y:0"], b"")) == tf_api.NodeDef(name=name, input=["x:y:0"])

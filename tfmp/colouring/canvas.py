@@ -82,8 +82,7 @@ class Canvas:
         on_target = {device: self.rules.device.startswith(_device_type(device)) for device in set(body.devices)}
         found = bytearray(map(on_target.__getitem__, body.devices))
         tied = {end[0] for tie in self.union.ties for end in tie} - self.union.fixed
-        pseudo = np.flatnonzero(body.kinds.which(lambda kind: kind.proto is None)[body.kind_array]).tolist()
-        untied = (node for node in pseudo if node not in tied)
+        untied = (node for node in body.pseudo_nodes if node not in tied)
         for node in (*untied, *(body.by_name[name] for name in self.rules.fetches if name in body.by_name)):
             found[node] = 0
         if not self.rules.follow_handles:

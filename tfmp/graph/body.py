@@ -108,7 +108,7 @@ class Body:
     @property
     def pseudo_nodes(self) -> list[int]:
         """The numbers of the nodes that are not in the proto: arguments and results."""
-        return [node for node, proto in enumerate(self.protos) if proto is None]
+        return np.flatnonzero(self.kinds.which(lambda kind: kind.proto is None)[self.kind_array]).tolist()
 
     @functools.cached_property
     def kind_array(self) -> Array:

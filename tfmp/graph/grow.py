@@ -12,6 +12,7 @@ from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import OURS, GraphEditor, Original, Proto, set_data_inputs
 from tfmp.graph.schema import registered_schema
+from tfmp.graph.wire import add_written, node_as_written
 
 
 class Made(NamedTuple):
@@ -77,8 +78,7 @@ class GrowingGraph(GraphEditor):
             free = name + OURS
         self._taken.add(free)
         common = self._shared(op, near, value, attrs)
-        parts = [_field(NODE_NAME, free.encode()), *[_field(NODE_INPUT, text.encode()) for text in inputs], common]
-        self._written.append(_field(NODE_IN_FUNCTION if self.body.name else NODE_IN_GRAPH, b"".join(parts)))
+        self._written.append(node_as_written(free, inputs, common))
         self.added.append(common)
         self.shapes[free] = shapes
         return Made(free, op, bool(self.body.name))
@@ -115,7 +115,7 @@ class GrowingGraph(GraphEditor):
 
     def finish(self) -> Proto:
         """Puts the nodes that were added since it was last called into `proto`; returns that."""
-        self.proto.MergeFromString(b"".join(self._written))
+        add_written(self.proto, self._written)
         self._written.clear()
         return self.proto
 
@@ -124,22 +124,6 @@ class GrowingGraph(GraphEditor):
         node = self.node(number)
         set_data_inputs(node, inputs)
         node.attr["N"].i = len(inputs)
-
-
-NODE_IN_GRAPH, NODE_IN_FUNCTION, NODE_NAME, NODE_INPUT = 1, 3, 1, 3
-"""Numbers of fields: nodes in a GraphDef and in a FunctionDef, and a node's name and inputs (`graph.proto`, `function.proto` and `node_def.proto`)."""
-
-
-def _field(number: int, data: bytes) -> bytes:
-    """Returns a field of a proto as it is written: tag, length, content (protobuf's encoding guide, "Length-Delimited Records")."""
-    tag, size = number << 3 | 2, len(data)
-    if size < 128:
-        return bytes((tag, size)) + data
-    length = []
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    return bytes((tag, *length, size)) + data
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}

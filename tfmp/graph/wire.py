@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -23,10 +23,15 @@ FIELDS: Mapping[str, Sequence[tuple[str, int, int]]] = {
     "Graph": (("node", 1, Field.TYPE_MESSAGE),),
     "FunctionOfBytes": (("node", 3, Field.TYPE_BYTES),),
     "GraphOfBytes": (("node", 1, Field.TYPE_BYTES),),
+    "Beginning": (("name", 1, Field.TYPE_STRING), ("input", 3, Field.TYPE_STRING)),
 }
 """Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are, until
 they are discarded.
 """
+
+SINGLE = frozenset({"name", "op"})
+"""Fields that are there once; the others are repeated."""
+
 
 @functools.cache
 def _messages() -> Mapping[str, Any]:
@@ -35,7 +40,7 @@ def _messages() -> Mapping[str, Any]:
     for message, fields in FIELDS.items():
         declared = file.message_type.add(name=message)
         for name, number, kind in fields:
-            one = declared.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL if name == "op" else Field.LABEL_REPEATED)
+            one = declared.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL if name in SINGLE else Field.LABEL_REPEATED)
             if kind == Field.TYPE_MESSAGE:
                 one.type_name = ".tfmp.Node"
     pool = descriptor_pool.DescriptorPool()
@@ -50,12 +55,26 @@ def serialise(message: tf_api.Message) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
+def _message(proto: tf_api.FunctionDef | tf_api.GraphDef) -> str:
+    return "Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"
+
+
+def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
+    """Returns a node, serialised, that has a name and inputs of its own, and all else as a serialised NodeDef without those says."""
+    return bytes(_messages()["Beginning"](name=name, input=inputs).SerializeToString()) + common
+
+
+def add_written(proto: tf_api.FunctionDef | tf_api.GraphDef, nodes: Iterable[bytes]) -> None:
+    """Adds serialised nodes to `proto`, which is changed."""
+    proto.MergeFromString(_messages()[f"{_message(proto)}OfBytes"](node=nodes).SerializeToString())
+
+
 def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[bytes]:
     """Returns for each node of `proto` its op and attributes as they are written, which are the same for nodes that are alike; no name, input or device.
 
     `serialised` is what `serialise` makes of `proto`, if that is at hand.
     """
-    message = "Function" if isinstance(proto, tf_api.FunctionDef) else "Graph"
+    message = _message(proto)
     read = _messages()[message].FromString(serialised or serialise(proto))
     read.DiscardUnknownFields()
     return _messages()[f"{message}OfBytes"].FromString(read.SerializeToString()).node
