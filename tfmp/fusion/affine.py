@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.norms import ADDITIONS, CHANNEL_RANKS
-from tfmp.fusion.repeats import Readers
+from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 

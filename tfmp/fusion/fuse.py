@@ -17,7 +17,7 @@ from tfmp.fusion.found import Norm
 from tfmp.fusion.norms import ADDITIONS, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.ready import waits
-from tfmp.fusion.repeats import Readers
+from tfmp.fusion.surroundings import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import Original, Proto

@@ -12,7 +12,7 @@ from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, 
 from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.counts import axes_of, numbers
 from tfmp.fusion.ready import SAME_NUMBERS, is_ready
-from tfmp.fusion.repeats import Surroundings
+from tfmp.fusion.surroundings import Surroundings
 from tfmp.graph.body import Edge
 from tfmp.program.rearrange import COPIES as REPEATING
 from tfmp.program.rearrange import REDUCTIONS

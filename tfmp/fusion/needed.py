@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tfmp.fusion.repeats import Readers
+from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
 from tfmp.program.liveness import roots
 

@@ -17,7 +17,8 @@ from tfmp.fusion.counts import Constants, axes_of
 from tfmp.fusion.found import Gradient, Norm
 from tfmp.fusion.groups import Groups
 from tfmp.fusion.ready import NEAR, SAME_NUMBERS, is_ready
-from tfmp.fusion.repeats import Memory, Readers, Repeats, Surroundings
+from tfmp.fusion.repeats import Memory, Repeats
+from tfmp.fusion.surroundings import Readers, Surroundings
 from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import axes_of
-from tfmp.fusion.repeats import Readers
+from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Sizes
 

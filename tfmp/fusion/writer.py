@@ -10,7 +10,7 @@ import numpy as np
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.needed import Needs
-from tfmp.fusion.repeats import Readers
+from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Edge
 from tfmp.graph.grow import GrowingGraph, Made
 from tfmp.program.shapes import Sizes
