@@ -193,6 +193,27 @@ def test_one_normalisation_after_another() -> None:
     agree(function(*arguments), function.before(*arguments), 1e-4)
 
 
+@pytest.mark.parametrize("batch", [3, None], ids=["batch known", "batch unknown"])
+@pytest.mark.parametrize("first", [True, False], ids=["its data before", "its data after"])
+@pytest.mark.parametrize(("axes", "shape"), [((0, 1, 2), (6, 5, 4)), ((-1,), (6, 16))], ids=["channels", "rows"])
+def test_a_gradient_that_is_added_to_another_ones(axes: tuple[int, ...], shape: tuple[int, ...], first: bool, batch: int | None) -> None:
+    """One kernel's result takes the place of several summands, and another one's that of the last."""
+    one, of_one = by_nn(axes, shape[-1])
+    other, of_other = by_nn(axes, shape[-1])
+    noise = tf.constant(random(1, *shape))
+
+    def forward(x: tf.Tensor) -> tf.Tensor:
+        more = x + noise if first else None
+        y = tf.sin(one(x))
+        return tf.add_n([y, tf.cos(other(x + noise if more is None else more))])
+
+    spec = tf.TensorSpec([batch, *shape])
+    function = FusedFunction(with_gradients(forward, [*of_one, *of_other]), spec, spec)
+    assert function.live_ops[FORWARD] == function.live_ops[BACKWARD] == (2 if len(shape) == 3 else 4)
+    arguments = random(3, *shape), random(3, *shape, seed=5)
+    agree(function(*arguments), function.before(*arguments), 1e-4)
+
+
 def sample_variance(x: tf.Tensor) -> tf.Tensor:
     mean = tf.reduce_mean(x, (0, 1, 2), keepdims=True)
     return (x - mean) * tf.math.rsqrt(tf.reduce_sum(tf.math.squared_difference(x, mean), (0, 1, 2), keepdims=True) / 89.0 + 1e-3)

@@ -20,8 +20,7 @@ from tfmp.fusion.ready import waits
 from tfmp.fusion.surroundings import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import Original, Proto
-from tfmp.graph.grow import GrowingGraph
+from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
 from tfmp.graph.reread import grown
 from tfmp.program.liveness import arrows, dead_nodes
@@ -43,11 +42,11 @@ class Fused:
 
     Attributes:
       bodies: all bodies; those without a kernel are as they were.
-      protos: name of a function that has kernels now to its definition.
+      serialised: name of a function that has kernels now to its definition.
     """
 
     bodies: Mapping[str, Body]
-    protos: Mapping[str, Original]
+    serialised: Mapping[str, bytes]
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
@@ -60,25 +59,25 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
       frozen_gradients: whether `FusedBatchNormGradV3` may be asked for gradients of statistics that do not change. A GPU refuses that where operations are
         to be deterministic (`tf.config.experimental.enable_op_determinism`).
     """
-    bodies, protos = dict(program.bodies), {}
+    bodies, serialised = dict(program.bodies), {}
     for name, body in program.bodies.items():
         ops = {kind.op for kind in body.kinds.table}
         hopeful = name and not WANTED.isdisjoint(ops) and LOOPS_INSIDE.isdisjoint(ops)
         found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
         if found is not None:
-            protos[name], bodies[name] = found
-    return Fused(bodies, protos)
+            serialised[name], bodies[name] = found
+    return Fused(bodies, serialised)
 
 
 def without_needless(fused: Fused) -> Fused:
     """Returns `fused` without the nodes that kernels replace, nor anything else that TensorFlow prunes, in the functions that have kernels."""
-    bodies, protos = dict(fused.bodies), {}
-    for name, proto in fused.protos.items():
-        bodies[name], protos[name] = pruned(bodies[name], proto, dead_nodes(bodies[name]))
-    return Fused(bodies, protos)
+    bodies, serialised = dict(fused.bodies), {}
+    for name, definition in fused.serialised.items():
+        bodies[name], serialised[name] = pruned(bodies[name], definition, dead_nodes(bodies[name]))
+    return Fused(bodies, serialised)
 
 
-def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Proto, Body] | None:
+def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[bytes, Body] | None:
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
@@ -86,10 +85,11 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
     if not found and not products and not scaled:
         return None
-    editor = GrowingGraph(body, body.serialised or program.definitions[body.name])
+    editor = GrowingFunction(body, body.serialised)
     writer = Writer(editor, sizes, readers)
     _write(writer, {write_norms: found, write_products: products, write_affine: scaled})
-    after = grown(body, editor.finish(), editor.touched, editor.added, program.schemas)
+    growth = editor.finish()
+    after = grown(body, growth, program.schemas)
     parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
     if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
         return None
@@ -99,9 +99,9 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     replaced |= {product.product: product.total for product in products}
     gone = writer.needs.needless - writer.needs.needless_before
     after.replaced = {node: kernel for node, kernel in replaced.items() if node in gone}
-    after.dead = writer.needs.needless_of(after, editor.touched)
+    after.dead = writer.needs.needless_of(after, growth.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
-    return editor.proto, after
+    return growth.serialised, after
 
 
 def _residual(before: Body, readers: Readers, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:

@@ -184,8 +184,7 @@ def _parameter(writer: Writer, norm: Norm, name: str, vector: KnownShape) -> str
 def _add_to_others(writer: Writer, gradient: Gradient, text: str) -> None:
     """Lets the sum that the gradient for the data is a part of add `text`."""
     if gradient.data is not None:
-        others = [writer.editor.text(edge) for port, edge in enumerate(writer.editor.body.inputs[gradient.data]) if port not in gradient.summands]
-        writer.editor.sum_instead(gradient.data, [*others, text])
+        writer.editor.sum_instead(gradient.data, gradient.summands, text)
 
 
 def _hand_out_statistics(writer: Writer, norm: Norm, kernel: Made, vector: KnownShape, data: str) -> None:

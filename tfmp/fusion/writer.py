@@ -12,7 +12,7 @@ from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.needed import Needs
 from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Edge
-from tfmp.graph.grow import GrowingGraph, Made
+from tfmp.graph.grow import GrowingFunction, Made
 from tfmp.program.shapes import Sizes
 
 DT_INT32, DT_INT64 = 3, 9
@@ -30,7 +30,7 @@ class Writer:
       needs: what is needed once all is written.
     """
 
-    def __init__(self, editor: GrowingGraph, sizes: Sizes, readers: Readers) -> None:
+    def __init__(self, editor: GrowingFunction, sizes: Sizes, readers: Readers) -> None:
         """Writes into `editor`."""
         self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body, readers)
         self.near = 0
@@ -42,7 +42,7 @@ class Writer:
         body = self.editor.body
         self.needs.reads(node, reads)
         self._became.add(node)
-        self.editor.named[node, 0] = Made(body.names[node], op, bool(body.name)).output(0)
+        self.editor.named[node, 0] = Made(body.names[node], op).output(0)
 
     def become(self, node: int, op: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
         """Makes `node` be of op `op`, as announced, and lets its readers read it as that."""

@@ -8,19 +8,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from tfmp import tf_api
 from tfmp.graph.body import Body
-from tfmp.graph.wire import without_nodes_at
+from tfmp.graph.wire import function_as_written, nodes_as_written
 
 T = TypeVar("T")
 
 
-def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) -> tuple[Body, bytes]:
-    """Returns `body`, and `function` in its serialised form, without some nodes; the others keep their order and are, byte for byte, what they were.
+def pruned(body: Body, serialised: bytes, needless: Collection[int]) -> tuple[Body, bytes]:
+    """Returns `body`, and its function, without some nodes; the others keep their order and are, byte for byte, what they were.
 
     Args:
-      body: the view of `function`; not changed.
-      function: not changed.
+      body: the view of a function; not changed.
+      serialised: the function.
       needless: the nodes to leave out, of which nothing else may read one or wait for one (`program.liveness`): no arguments or results.
     """
     keep = np.ones(len(body), bool)
@@ -45,5 +44,6 @@ def pruned(body: Body, function: tf_api.FunctionDef, needless: Collection[int]) 
     new.pruned = len(needless)
     new.dead = ()
     new.make_readable(range(len(new) - new.results))
-    return new, without_nodes_at(function, mask[body.arguments : len(body) - body.results])
+    nodes, rest = nodes_as_written(serialised)
+    return new, function_as_written(itertools.compress(nodes, mask[body.arguments : len(body) - body.results]), rest)
 

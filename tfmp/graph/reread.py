@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfmp import tf_api
 from tfmp.graph.body import ARG, Body
+from tfmp.graph.grow import Grown
 from tfmp.graph.schema import OpSchema
 from tfmp.graph.view import add_nodes, add_pseudo, connect
 from tfmp.graph.wire import written_one
@@ -64,21 +65,14 @@ def _reread_pseudo(body: Body, numbers: Sequence[int], args: Sequence[tf_api.Mes
             body.kind_of[number], body.types[number] = kind, body.kinds.table[kind].types
 
 
-def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], added: Iterable[bytes], library: Mapping[str, OpSchema]) -> Body:
-    """Returns the view of `proto` as `read_function` does, with the added nodes before the results, by reading only what the edit may have changed.
-
-    Args:
-      body: the view before the edit, of a function.
-      proto: the copy: the same arguments, results and nodes in the same order, then added nodes.
-      touched: as for `reread`.
-      added: the added nodes with their attributes, as `Kinds.read` takes them.
-      library: as for `read_function`.
+def grown(body: Body, growth: Grown, library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of the function that `body` has become as `read_function` does, with the added nodes before the results, by reading only those and what
+    was edited. `library` is as for `read_function`.
     """
-    new, stop, nodes = _copy(body), body.proto_nodes.stop, proto.node_def
-    inside = {number: more for number, more in touched.items() if number < stop}
-    for number in inside:
-        new.protos[number] = nodes[number - body.arguments]
-    changed = [number for number, more in inside.items() if more]
+    new, stop = _copy(body), body.proto_nodes.stop
+    for number, proto in growth.edited.items():
+        new.protos[number] = proto
+    changed = [number for number, more in growth.touched.items() if more]
     for number in changed:
         new.tensors.pop(new._first_text(number), None)
     _reread_nodes(new, changed, [written_one(new.protos[number]) for number in changed], library)
@@ -87,12 +81,12 @@ def grown(body: Body, proto: tf_api.FunctionDef, touched: Mapping[int, bool], ad
     results = [column[stop:] for column in columns]
     for column in columns:
         del column[stop:]
-    add_nodes(new, nodes[stop - body.arguments :], added, library)
+    add_nodes(new, growth.added, growth.common, library)
     new.make_readable(range(stop, len(new)))
     moved = len(new) - stop
     for column, rest in zip(columns, results, strict=True):
         column += rest
-    connect(new, [*(number if number < stop else number + moved for number in touched), *range(stop, stop + moved)], proto.ret)
+    connect(new, [*(number if number < stop else number + moved for number in growth.touched), *range(stop, stop + moved)], growth.results)
     return new
 
 

@@ -7,7 +7,6 @@ only hand on (protobuf's encoding guide: a message, or an entry of a map, is wri
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -64,9 +63,17 @@ def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
     return bytes(_messages()["Beginning"](name=name, input=inputs).SerializeToString()) + common
 
 
-def add_written(proto: tf_api.FunctionDef | tf_api.GraphDef, nodes: Iterable[bytes]) -> None:
-    """Adds serialised nodes to `proto`, which is changed."""
-    proto.MergeFromString(_messages()[f"{_message(proto)}OfBytes"](node=nodes).SerializeToString())
+def nodes_as_written(serialised: bytes) -> tuple[list[bytes], bytes]:
+    """Returns the nodes of a serialised function, each serialised, and all the rest of it."""
+    read = _messages()["FunctionOfBytes"].FromString(serialised)
+    nodes = list(read.node)
+    read.ClearField("node")
+    return nodes, bytes(read.SerializeToString())
+
+
+def function_as_written(nodes: Iterable[bytes], rest: bytes) -> bytes:
+    """Returns a function, serialised, that has serialised `nodes`, and all else as `rest` says."""
+    return rest + bytes(_messages()["FunctionOfBytes"](node=nodes).SerializeToString())
 
 
 def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[bytes]:
@@ -84,13 +91,4 @@ def written_one(node: tf_api.NodeDef) -> bytes:
     """Returns the same of one node."""
     read = _messages()["Node"].FromString(serialise(node))
     read.DiscardUnknownFields()
-    return bytes(read.SerializeToString())
-
-
-def without_nodes_at(function: tf_api.FunctionDef, keep: Sequence[bool]) -> bytes:
-    """Returns `function`, serialised, with those of its nodes, in their order, for which `keep` is true."""
-    read = _messages()["FunctionOfBytes"].FromString(function.SerializeToString())
-    kept = list(itertools.compress(read.node, keep))
-    read.ClearField("node")
-    read.node.extend(kept)
     return bytes(read.SerializeToString())
