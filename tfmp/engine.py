@@ -144,11 +144,12 @@ def _with_kernels(program: Program, settings: Settings, graphs: Graphs, prune: b
         return program
     frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
     fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
-    for name in fused.serialised:
+    for name in fused.functions:
         hand_over(program.bodies[name], fused.bodies[name])
     if prune:
         fused = without_needless(fused)
-    return dataclasses.replace(program, bodies=fused.bodies, definitions={**program.definitions, **fused.serialised})
+    written = {name: function.joined() for name, function in fused.functions.items()}
+    return dataclasses.replace(program, bodies=fused.bodies, definitions={**program.definitions, **written})
 
 
 def _with_moves(plan: Plan, before: Body) -> Plan:

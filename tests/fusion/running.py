@@ -36,7 +36,7 @@ class FusedFunction:
         kept = options.pop("kept", {})
         fused = fuse(program, tf_api.python_graphs([self.concrete.inference_fn]).get, {name: frozenset(kept)} if kept else {}, **options)
         self.body: Body = fused.bodies[name]
-        self._proto = fused.serialised.get(name)
+        self._proto = fused.functions.get(name)
 
     @property
     def found(self) -> bool:
@@ -53,7 +53,8 @@ class FusedFunction:
 
     def __call__(self, *arguments: Any, compiled: bool = False) -> Sequence[Any]:
         """Runs what it has become; returns the flat results as arrays."""
-        proto = tf_api.FunctionDef.FromString(self._proto)
+        assert self._proto is not None
+        proto = tf_api.FunctionDef.FromString(self._proto.joined())
         proto.signature.name = f"{self._name}_fused_{next(_numbers)}"
         if compiled:
             proto.attr["_XlaMustCompile"].b = True

@@ -38,7 +38,7 @@ def test_controlled_nodes_and_marks_stay() -> None:
 
 def _is_what_is_read(function: FusedFunction) -> None:
     assert function.found
-    own, read = function.body, read_function(tf_api.FunctionDef.FromString(function._proto), {})
+    own, read = function.body, read_function(tf_api.FunctionDef.FromString(function._proto.joined()), {})
     for column in ("names", "ops", "devices", "layouts", "types", "inputs", "protos", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
         assert getattr(own, column) == getattr(read, column), column
     for node, number in enumerate(own.kind_of):

@@ -23,6 +23,7 @@ from tfmp.graph.body import Body, Edge
 from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
 from tfmp.graph.reread import grown
+from tfmp.graph.wire import Written
 from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
@@ -42,11 +43,11 @@ class Fused:
 
     Attributes:
       bodies: all bodies; those without a kernel are as they were.
-      serialised: name of a function that has kernels now to its definition.
+      functions: name of a function that has kernels now to its definition.
     """
 
     bodies: Mapping[str, Body]
-    serialised: Mapping[str, bytes]
+    functions: Mapping[str, Written]
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
@@ -59,25 +60,25 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
       frozen_gradients: whether `FusedBatchNormGradV3` may be asked for gradients of statistics that do not change. A GPU refuses that where operations are
         to be deterministic (`tf.config.experimental.enable_op_determinism`).
     """
-    bodies, serialised = dict(program.bodies), {}
+    bodies, functions = dict(program.bodies), {}
     for name, body in program.bodies.items():
         ops = {kind.op for kind in body.kinds.table}
         hopeful = name and not WANTED.isdisjoint(ops) and LOOPS_INSIDE.isdisjoint(ops)
         found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
         if found is not None:
-            serialised[name], bodies[name] = found
-    return Fused(bodies, serialised)
+            functions[name], bodies[name] = found
+    return Fused(bodies, functions)
 
 
 def without_needless(fused: Fused) -> Fused:
     """Returns `fused` without the nodes that kernels replace, nor anything else that TensorFlow prunes, in the functions that have kernels."""
-    bodies, serialised = dict(fused.bodies), {}
-    for name, definition in fused.serialised.items():
-        bodies[name], serialised[name] = pruned(bodies[name], definition, dead_nodes(bodies[name]))
-    return Fused(bodies, serialised)
+    bodies, functions = dict(fused.bodies), {}
+    for name, function in fused.functions.items():
+        bodies[name], functions[name] = pruned(bodies[name], function, dead_nodes(bodies[name]))
+    return Fused(bodies, functions)
 
 
-def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[bytes, Body] | None:
+def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Written, Body] | None:
     sizes, readers = Sizes.of_body(body, graphs), body.readers()
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
@@ -101,7 +102,7 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     after.replaced = {node: kernel for node, kernel in replaced.items() if node in gone}
     after.dead = writer.needs.needless_of(after, growth.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
-    return growth.serialised, after
+    return growth.function, after
 
 
 def _residual(before: Body, readers: Readers, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:

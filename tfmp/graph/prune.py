@@ -9,17 +9,17 @@ from typing import TypeVar
 import numpy as np
 
 from tfmp.graph.body import Body
-from tfmp.graph.wire import function_as_written, nodes_as_written
+from tfmp.graph.wire import Written
 
 T = TypeVar("T")
 
 
-def pruned(body: Body, serialised: bytes, needless: Collection[int]) -> tuple[Body, bytes]:
-    """Returns `body`, and its function, without some nodes; the others keep their order and are, byte for byte, what they were.
+def pruned(body: Body, function: Written, needless: Collection[int]) -> tuple[Body, Written]:
+    """Returns `body`, and `function`, without some nodes; the others keep their order and are, byte for byte, what they were.
 
     Args:
-      body: the view of a function; not changed.
-      serialised: the function.
+      body: the view of `function`; not changed.
+      function: not changed.
       needless: the nodes to leave out, of which nothing else may read one or wait for one (`program.liveness`): no arguments or results.
     """
     keep = np.ones(len(body), bool)
@@ -44,6 +44,5 @@ def pruned(body: Body, serialised: bytes, needless: Collection[int]) -> tuple[Bo
     new.pruned = len(needless)
     new.dead = ()
     new.make_readable(range(len(new) - new.results))
-    nodes, rest = nodes_as_written(serialised)
-    return new, function_as_written(itertools.compress(nodes, mask[body.arguments : len(body) - body.results]), rest)
-
+    nodes = list(itertools.compress(function.nodes, mask[body.arguments : len(body) - body.results]))
+    return new, Written(nodes, function.rest)

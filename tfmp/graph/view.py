@@ -78,7 +78,7 @@ def connect(body: Body, numbers: Sequence[int], results: Mapping[str, str]) -> N
     texts = [proto.input[:] if (proto := body.protos[node]) is not None else _read_by(body, node, results) for node in numbers]
     rows: list[list[Any]] = [list(map(find, row)) for row in texts]
     for place in [place for place, row in enumerate(rows) if None in row]:
-        rows[place] = _edges(body, texts[place], numbers[place])
+        rows[place] = _edges(body, texts[place], rows[place], numbers[place])
     counts = [wanted[body.kind_of[node]] for node in numbers]
     if list(map(len, rows)) != counts:
         node, row, count = next((node, row, count) for node, row, count in zip(numbers, rows, counts, strict=True) if len(row) != count)
@@ -95,13 +95,14 @@ def _read_by(body: Body, node: int, results: Mapping[str, str]) -> list[str]:
     return [results.get(body.names[node], "")] if body.ops[node] == RETVAL else []
 
 
-def _edges(body: Body, texts: Sequence[str], reader: int) -> list[Edge]:
-    """Returns the data inputs among `texts`, which are not all first outputs in their usual form; control inputs come last."""
-    data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
-    if len(data) < len(texts):
+def _edges(body: Body, texts: Sequence[str], known: Sequence[Edge | None], reader: int) -> list[Edge]:
+    """Returns the data inputs among `texts`; `known` are those that are first outputs in their usual form. Control inputs come last."""
+    if texts[-1][:1] == "^":
+        data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
         names = (text[1:] for text in texts[len(data) :] if text[:1] == "^")
         body.controlled[reader] = [body.by_name[name] for name in names if name in body.by_name]  # a part of a graph may wait for what is not in it
-    return [body.tensors.get(text) or _find(body, text, reader) for text in data]
+        texts = data
+    return [edge or _find(body, text, reader) for edge, text in zip(known, texts)]  # noqa: B905  (the rest of `known` are control inputs)
 
 
 def _find(body: Body, text: str, reader: int) -> Edge:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -63,17 +63,28 @@ def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
     return bytes(_messages()["Beginning"](name=name, input=inputs).SerializeToString()) + common
 
 
-def nodes_as_written(serialised: bytes) -> tuple[list[bytes], bytes]:
-    """Returns the nodes of a serialised function, each serialised, and all the rest of it."""
-    read = _messages()["FunctionOfBytes"].FromString(serialised)
-    nodes = list(read.node)
-    read.ClearField("node")
-    return nodes, bytes(read.SerializeToString())
+class Written(NamedTuple):
+    """A serialised function in parts.
 
+    Attributes:
+      nodes: each of its nodes, serialised.
+      rest: all else.
+    """
 
-def function_as_written(nodes: Iterable[bytes], rest: bytes) -> bytes:
-    """Returns a function, serialised, that has serialised `nodes`, and all else as `rest` says."""
-    return rest + bytes(_messages()["FunctionOfBytes"](node=nodes).SerializeToString())
+    nodes: Sequence[bytes]
+    rest: bytes
+
+    @classmethod
+    def of(cls, serialised: bytes) -> Written:
+        """Takes a serialised function apart."""
+        read = _messages()["FunctionOfBytes"].FromString(serialised)
+        nodes = list(read.node)
+        read.ClearField("node")
+        return cls(nodes, bytes(read.SerializeToString()))
+
+    def joined(self) -> bytes:
+        """Returns the function, serialised (which order fields come in does not matter)."""
+        return self.rest + bytes(_messages()["FunctionOfBytes"](node=self.nodes).SerializeToString())
 
 
 def written(proto: tf_api.FunctionDef | tf_api.GraphDef, serialised: bytes = b"") -> Sequence[bytes]:
