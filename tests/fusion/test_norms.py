@@ -285,6 +285,58 @@ def test_a_scale_that_waits_for_the_statistics() -> None:
     assert not FusedFunction(forward, tf.TensorSpec([3, 6, 5, 4])).found
 
 
+@pytest.mark.parametrize("last", ["root", "offset"])
+def test_a_last_op_that_waits_for_the_statistics(last: str) -> None:
+    """It cannot be what makes the statistics that it waits for; another normalisation in the same function is found all the same."""
+    scale, offset = parameters(4)
+    moving = tf.Variable(tf.zeros([4]))
+
+    @tf.function(autograph=False)
+    def forward(x: tf.Tensor) -> Any:
+        given = tf.identity(offset)
+        mean, variance = tf.nn.moments(x, (0, 1, 2))
+        centred, root = x - mean, tf.math.rsqrt(variance + 1e-3)
+        first, second = (centred, root) if last == "root" else (centred * root * scale, given)
+        with tf.control_dependencies([moving.assign(mean)]):
+            y = first * second if last == "root" else first + second
+        z = tf.sin(y)
+        return tf.nn.batch_normalization(z, *tf.nn.moments(z, (0, 1, 2)), None, None, 1e-3)
+
+    function = FusedFunction(forward, tf.TensorSpec([3, 6, 5, 4]))
+    assert function.found and function.live_ops[FORWARD] == 1
+    x = random(3, 6, 5, 4)
+    agree(function(x), function.before(x))
+    np.testing.assert_allclose(moving.numpy(), x.mean((0, 1, 2)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_that_waits_for_the_gradient_of_the_scale() -> None:
+    scale, seen = tf.Variable(random(4, seed=1)), tf.Variable(tf.zeros([4]))
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor, dy: tf.Tensor) -> Any:
+        given = tf.identity(scale)
+        mean = tf.reduce_mean(x, (0, 1, 2), keepdims=True)
+        centred = x - mean
+        root = tf.math.rsqrt(tf.reduce_mean(centred * centred, (0, 1, 2), keepdims=True) + 1e-3)
+        ours, back = tf.reduce_sum(centred * root * dy, (0, 1, 2)), dy * given
+        slope = tf.reduce_mean(back * centred, (0, 1, 2), keepdims=True) * root * root
+        before = back - tf.reduce_mean(back, (0, 1, 2), keepdims=True) - centred * slope
+        with tf.control_dependencies([seen.assign(ours)]):
+            gradient = before * root
+        return centred * root * given, ours, gradient
+
+    spec = tf.TensorSpec([3, 6, 5, 4])
+    function = FusedFunction(step, spec, spec)
+    assert not function.found
+
+
+@pytest.mark.parametrize("shape", [(None, 0, 16), (None, 3, 0, 16), (0, 5, 16)])
+def test_data_known_to_be_empty_stay_as_they_are(shape: tuple[int | None, ...]) -> None:
+    forward, variables = by_nn((-1,), 16)
+    function = FusedFunction(with_gradients(forward, variables), tf.TensorSpec(shape), tf.TensorSpec(shape))
+    assert not function.found
+
+
 def test_what_is_kept_stays() -> None:
     function = traced("Keras", 3)
     node = function.body.names.index(next(name for name in function.body.names if name.endswith("/Rsqrt")))

@@ -16,7 +16,7 @@ from tfmp.fusion.affine import CONVOLUTIONS, affines
 from tfmp.fusion.found import Norm
 from tfmp.fusion.norms import ADDITIONS, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
-from tfmp.fusion.ready import waits
+from tfmp.fusion.ready import way_back
 from tfmp.fusion.surroundings import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.body import Body, Edge
@@ -83,17 +83,42 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
         found = [norm for norm in found if not (norm.by_row and norm.gradient and norm.scaled)]
-    scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
-    if not found and not products and not scaled:
-        return None
+    while True:
+        scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
+        if not found and not products and not scaled:
+            return None
+        function, after = _grown(program, body, sizes, readers, {write_norms: found, write_products: products, write_affine: scaled})
+        cycles = _nodes_of_cycles(after) if any(map(body.controlled.__contains__, _ends(body, found))) else frozenset()
+        if not cycles:
+            return function, after
+        rest = [norm for norm in found if cycles.isdisjoint(_ends(body, [norm]))]
+        if len(rest) == len(found):
+            return None
+        found = rest
+
+
+def _ends(body: Body, found: Sequence[Norm]) -> Iterator[int]:
+    """Yields the nodes that may make kernels for `found` wait for what reads their statistics: those that become kernels, and where scale and offset come from.
+
+    Moving averages may be written before a scale is read, say, or before the last op of a normalisation.
+    """
+    for norm in found:
+        yield norm.result
+        if norm.gradient is not None and norm.gradient.data is not None:
+            yield norm.gradient.data
+        for edge in (norm.scale, norm.offset):
+            if edge is not None:
+                yield from way_back(body, edge)
+
+
+def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: Mapping[Any, Sequence[Any]]) -> tuple[Written, Body]:
+    """Returns the function with all kernels written, and its view; `work` is as for `_write`."""
+    found, products, scaled = work.values()
     editor = GrowingFunction(body, body.serialised)
     writer = Writer(editor, sizes, readers)
-    _write(writer, {write_norms: found, write_products: products, write_affine: scaled})
+    _write(writer, work)
     growth = editor.finish()
     after = grown(body, growth, program.schemas)
-    parameters = (edge for norm in found for edge in (norm.scale, norm.offset) if edge is not None)
-    if any(waits(body, edge) for edge in parameters) and _has_cycle(after):  # a scale that is not read before the statistics are written, say
-        return None
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
     replaced = {node: norm.result for norm in found for node in norm.around}
     replaced |= {affine.product: affine.result for affine in scaled}
@@ -136,8 +161,9 @@ def _write(writer: Writer, work: Mapping[Any, Sequence[Any]]) -> None:
             module.write(writer, one)
 
 
-def _has_cycle(body: Body) -> bool:
-    """Returns whether some node waits for another one that waits for it."""
+def _nodes_of_cycles(body: Body) -> frozenset[int]:
+    """Returns the nodes that wait for another one that waits for them."""
     readers, sources = arrows(body)
     steps = csr_array((np.ones(len(readers)), (readers, sources)), shape=(len(body), len(body)))
-    return bool(connected_components(steps, connection="strong", return_labels=False) < len(body))
+    part_of = connected_components(steps, connection="strong")[1]
+    return frozenset(np.flatnonzero(np.bincount(part_of)[part_of] > 1).tolist())

@@ -100,8 +100,11 @@ def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constant
 
 
 def _has_two(shape: Shape, axes: tuple[int, ...]) -> bool:
-    """Returns whether a group has two elements at least: of a single one, cuDNN and TensorFlow do not agree what the corrected variance is."""
-    return math.prod(size for axis in axes if (size := (shape or ())[axis]) is not None) > 1
+    """Returns whether a group has two elements at least: of a single one, cuDNN and TensorFlow do not agree what the corrected variance is.
+
+    Data that are known to have no element at all have none: nothing is gained, and a size that is not known beside a 0 does not follow from their number.
+    """
+    return 0 not in (shape or ()) and math.prod(size for axis in axes if (size := (shape or ())[axis]) is not None) > 1
 
 
 def _found(around: Surroundings, data: Edge, axes: Sequence[int]) -> Norm | None:

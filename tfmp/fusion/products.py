@@ -45,7 +45,7 @@ def summed_products(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[
 
 def _adds_up_examples(body: Body, sizes: Sizes, product: int, total: int) -> bool:
     left, right = (sizes.shape(edge) for edge in body.inputs[product])
-    if left is None or right is None or len(left) != len(right) or len(left) < 3 or left[-1] is None or right[-1] is None:
+    if left is None or right is None or len(left) != len(right) or len(left) < 3 or not left[-1] or not right[-1]:
         return False
     attrs = body.protos[product].attr  # type: ignore[union-attr]
     if not attrs["adj_x"].b or attrs["adj_y"].b or body.protos[total].attr["keep_dims"].b:  # type: ignore[union-attr]

@@ -16,15 +16,10 @@ READY = frozenset({ARG, "Const", "ReadVariableOp"})
 
 def is_ready(body: Body, edge: Edge) -> bool:
     """Returns whether a tensor is there before any data is, in the shape that it has or in another."""
-    return body.ops[_way_back(body, edge)[-1]] in READY
+    return body.ops[way_back(body, edge)[-1]] in READY
 
 
-def waits(body: Body, edge: Edge) -> bool:
-    """Returns whether a tensor that is ready waits for something all the same."""
-    return not body.controlled.keys().isdisjoint(_way_back(body, edge))
-
-
-def _way_back(body: Body, edge: Edge) -> list[int]:
+def way_back(body: Body, edge: Edge) -> list[int]:
     """Returns the node that makes a tensor, and those that made it before it was given other shapes."""
     way = [edge[0]]
     while body.ops[way[-1]] in SAME_NUMBERS and len(way) <= NEAR:
