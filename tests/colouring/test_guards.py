@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmp.colouring import guards
+from tfmp.colouring import constants, guards
 from tfmp.dtypes import BFLOAT16, FLOAT16, FloatFormat
 
 KINDS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -39,7 +39,7 @@ def test_a_scalar_is_bad_if_it_overflows_cannot_divide_or_becomes_one(value: flo
     with np.errstate(over="ignore", divide="ignore"):
         divides = value == 0 or math.isinf(value) or math.isfinite(rounded(1 / result if result else math.inf, target))
     becomes_one = abs(result) == 1 and abs(value) != 1
-    assert guards.rounds_badly(scalar(value), target) == (overflows or not divides or becomes_one)
+    assert constants.rounds_badly(scalar(value), target) == (overflows or not divides or becomes_one)
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ def test_a_scalar_is_bad_if_it_overflows_cannot_divide_or_becomes_one(value: flo
     ],
 )  # fmt: skip
 def test_scalars_that_people_write(value: float, half: bool, brain: bool) -> None:
-    assert (guards.rounds_badly(scalar(value), FLOAT16), guards.rounds_badly(scalar(value), BFLOAT16)) == (half, brain)
+    assert (constants.rounds_badly(scalar(value), FLOAT16), constants.rounds_badly(scalar(value), BFLOAT16)) == (half, brain)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(guards.FEW, True), (guards.FEW + 1, False)])
+@pytest.mark.parametrize(("size", "expected"), [(constants.FEW, True), (constants.FEW + 1, False)])
 def test_tiny_elements_count_in_small_constants_only(size: int, expected: bool) -> None:
     values = np.ones(size, np.float32)
     values[3] = 1e-9
-    assert guards.rounds_badly(values, FLOAT16) is expected
+    assert constants.rounds_badly(values, FLOAT16) is expected
 
 
-@given(values=st.lists(singles, min_size=guards.FEW + 1, max_size=40), target=formats)
+@given(values=st.lists(singles, min_size=constants.FEW + 1, max_size=40), target=formats)
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
 def test_in_large_constants_only_overflow_and_tables_of_whole_numbers_count(values: list[float], target: FloatFormat) -> None:
     expected = any(math.isfinite(value) and math.isinf(rounded(value, target)) for value in values)
     if all(math.isfinite(value) and value == int(value) and abs(value) <= 2**24 for value in values) and len(set(values)) > 2:
         expected = expected or any(rounded(value, target) != value for value in values)
-    assert guards.rounds_badly(np.asarray(values, np.float32), target) == expected
+    assert constants.rounds_badly(np.asarray(values, np.float32), target) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_in_large_constants_only_overflow_and_tables_of_whole_numbers_count(valu
 )  # fmt: skip
 def test_a_table_of_whole_numbers_is_not_rounded(values: Any, half: bool, brain: bool) -> None:
     found = np.asarray(values, np.float32)
-    assert (guards.rounds_badly(found, FLOAT16), guards.rounds_badly(found, BFLOAT16)) == (half, brain)
+    assert (constants.rounds_badly(found, FLOAT16), constants.rounds_badly(found, BFLOAT16)) == (half, brain)
 
 
 def test_an_empty_constant_is_fine() -> None:
-    assert not guards.rounds_badly(np.zeros([0], np.float32), FLOAT16)
+    assert not constants.rounds_badly(np.zeros([0], np.float32), FLOAT16)
 
 
 @pytest.mark.parametrize("target", [FLOAT16, BFLOAT16], ids=lambda target: target.name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
-from tfmp.colouring.painted import Reasons, first_of_each
+from tfmp.colouring.painted import Reasons
 from tfmp.colouring.rules import Devices, Rules
 from tfmp.colouring.typegraph import TypeGraph
 from tfmp.dtypes import DT_FLOAT
@@ -17,6 +17,7 @@ from tfmp.errors import GraphError
 from tfmp.graph import kernels
 from tfmp.graph.body import ARG, RETVAL, Body
 from tfmp.graph.edges import Array
+from tfmp.graph.neighbours import first_of_each
 from tfmp.graph.schema import OpSchema, registered_schema
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tfmp.colouring.canvas import Canvas
-from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, answer, float_ends_of_casts, holds_exactly
+from tfmp.colouring.constants import answer, holds_exactly
+from tfmp.colouring.guards import CARRIERS, INTEGERS, Filtered, float_ends_of_casts
 from tfmp.colouring.typegraph import reach
 from tfmp.graph.schema import Slot
 from tfmp.oplists import CLEAR, INFER
@@ -25,7 +26,7 @@ def keep_fine_decisions(canvas: Canvas) -> None:
             starts = [graph.stands_for[v] for v in graph.vertices(node) if canvas.is_float32(v)]
             onwards = Filtered(graph.fanin, lambda v, own=node: graph.node_of[v] == own or graph.op(v) in CARRIERS)  # type: ignore[misc]
             for vertex, origin in reach(starts, (onwards,), lambda v: graph.op(v) == "Const" or graph.op(v) in CARRIERS):
-                if graph.op(vertex) == "Const" and not answer(holds_exactly, body.protos[graph.node_of[vertex]], canvas.rules.format):
+                if graph.op(vertex) == "Const" and not answer(holds_exactly, body.kinds.table[body.kind_of[graph.node_of[vertex]]], canvas.rules.format):
                     canvas.leave(node, "decides by a constant", vertex if origin != vertex else -1)
                     break
 

@@ -220,14 +220,14 @@ class Network:
         starts, ends, capacities = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
         if not len(capacities):
             return self._free[:0]
+        scale = min(1.0, LARGEST_TOTAL / capacities.sum())
+        implied = self._implied.T
+        starts, ends = np.concatenate([starts, implied[0]]), np.concatenate([ends, implied[1]])
+        capacities = np.concatenate([capacities * scale, np.full(len(self._implied), LARGEST_TOTAL)])  # the latter are never cut
         shape = (self._size, self._size)
         summed = csr_array(coo_array((capacities, (starts, ends)), shape=shape))  # adds up arcs between the same two
-        scale = min(1.0, LARGEST_TOTAL / summed.data.sum())
-        whole = csr_array((np.maximum(1, np.rint(summed.data * scale)).astype(np.int32), summed.indices, summed.indptr), shape=shape)
-        if len(self._implied):
-            implied = coo_array((np.full(len(self._implied), LARGEST_TOTAL, np.int32), self._implied.T), shape=shape)
-            whole = csr_array(whole.maximum(csr_array(implied)), dtype=np.int32)
-        residual = csr_array(whole - maximum_flow(whole, SIXTEEN, FLOAT).flow)
+        whole = csr_array((np.clip(np.rint(summed.data), 1, LARGEST_TOTAL).astype(np.int32), summed.indices, summed.indptr), shape=shape)
+        residual = whole - maximum_flow(whole, SIXTEEN, FLOAT).flow
         residual.eliminate_zeros()
         reached = np.zeros(self._size, bool)
         reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfmp.graph.edges import Array
+from tfmp.graph.neighbours import first_of_each
 
 
 class Reason(NamedTuple):
@@ -87,12 +88,3 @@ class Reasons(Mapping[int, Reason]):
 
     def _number(self, rule: str) -> int:
         return self._rules.setdefault(rule, len(self._rules))
-
-
-def first_of_each(numbers: Array) -> tuple[Array, Array]:
-    """Returns `numbers` (natural ones, none of them large), each where it comes first, and those positions."""
-    positions = np.arange(len(numbers))
-    first = np.empty(numbers.max(initial=-1) + 1, np.int64)
-    first[numbers[::-1]] = positions[::-1]  # of what is there twice, the last one that is written stays
-    positions = positions[first[numbers] == positions]
-    return numbers[positions], positions

@@ -1,7 +1,7 @@
 """The graph that is coloured: its vertices are the type attributes of nodes, its edges the tensors between them.
 
 `GraphTypeTopologyView` in TensorFlow's `auto_mixed_precision.cc` is the same graph. Walks over few vertices go by plain lists of integers, those over many by
-arrays (`neighbours.Neighbours`).
+arrays (`graph.neighbours`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tfmp.colouring.neighbours import Neighbours
 from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import GraphError
 from tfmp.graph.body import Body, plain
 from tfmp.graph.edges import Array, laid_out
+from tfmp.graph.neighbours import Neighbours
 from tfmp.graph.schema import Slot
 from tfmp.program.union import End
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.colouring.guards import overflows, rounds_badly
+from tfmp.colouring.constants import overflows, rounds_badly
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.files.bundle import Bundle
 from tfmp.files.flows import LOOPS, MAKERS, REFERENCES, Flow, Place, Touch, follow_constants, follow_handles, is_argument

@@ -17,9 +17,6 @@ from tfmp.program.shapes import Sizes
 Readers = Sequence[Sequence[Sequence[Edge]]]
 """`Body.readers()`."""
 
-SMALL = 64
-"""Bytes of a serialised constant up to which it is compared. Our own choice: axes and counts take less."""
-
 
 def numbered() -> Mapping[Any, int]:
     """Returns a mapping that gives whatever it is asked for a number of its own. Two threads may number one thing twice, but never two things alike."""
@@ -53,9 +50,6 @@ class Surroundings:
 
 def _like(kind: Kind) -> Any:
     """Returns what is the same for kinds of one op with the same types and ports, and, if they are constants, the same value; a large value is no other's."""
-    value: Any = None
-    if kind.op == "Const":
-        tensor = kind.proto.attr["value"].tensor  # type: ignore[union-attr]
-        value = tensor.SerializeToString() if tensor.ByteSize() <= SMALL else object()
+    value: Any = (kind.value or object()) if kind.op == "Const" else None
     layout = kind.layout
     return kind.op, layout.keys, layout.inputs, layout.outputs, *kind.types, value

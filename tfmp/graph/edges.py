@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 if TYPE_CHECKING:
     from tfmp.graph.schema import Layout
@@ -100,20 +98,3 @@ def distinct(numbers: Array) -> Array:
     """Returns the different ones of `numbers`, in order; as `numpy.unique` does, which takes four times as long since it hashes."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
-
-
-def reachable(arrows: tuple[Array, Array], starts: Array) -> Array:
-    """Returns for each vertex of a graph whether it is a start, or a path leads to it from one.
-
-    Args:
-      arrows: what each edge comes from, and what it leads to.
-      starts: vertex to whether the search starts there.
-    """
-    size = len(starts)
-    sources, readers = arrows
-    (first,) = np.nonzero(starts)
-    sources, readers = np.concatenate([np.full(len(first), size), sources]), np.concatenate([first, readers])
-    found = np.zeros(size + 1, bool)
-    steps = csr_array((np.ones(len(sources)), (sources, readers)), shape=(size + 1, size + 1))
-    found[breadth_first_order(steps, size, return_predecessors=False)] = True
-    return found[:size]

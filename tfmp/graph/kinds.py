@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -34,6 +35,7 @@ class Kind:
       types: type number of each slot. Never written to.
       proto: one of the nodes; None for arguments and results. Only its attributes hold for the others.
       marked: whether the nodes are in a region that the user keeps in float32.
+      value: of constants whose tensor takes at most `SMALL_TENSOR` bytes, that tensor, serialised; else b"".
     """
 
     op: str
@@ -41,6 +43,7 @@ class Kind:
     types: list[int]
     proto: tf_api.NodeDef | None
     marked: bool = False
+    value: bytes = b""
 
     def type_of(self, slot: Slot) -> int:
         """Returns the type number of one of the slots."""
@@ -93,7 +96,8 @@ class Kinds:
         Raises:
           GraphError: an op is unknown.
         """
-        return self._read(list(nodes), lambda position: _kind(protos[position], library))
+        keys = list(nodes)
+        return self._read(keys, lambda position: _kind(keys[position], protos[position], library))
 
     def _read(self, keys: Sequence[object], make: Callable[[int], Kind]) -> list[int]:
         """Returns the numbers of `keys`; `make` makes the kind of a new one, by its position."""
@@ -104,11 +108,40 @@ class Kinds:
         return numbers
 
 
-def _kind(proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> Kind:
-    attrs, op = proto.attr, proto.op
+SMALL = 512
+"""Bytes up to which op and attributes are remembered for the next function. Our own choice: more has only a constant or a function with many results."""
+
+SMALL_TENSOR = 64
+"""Bytes of a serialised tensor up to which values are looked at kind by kind: graphs have few different scalars, axes and shapes, and the same ones. Our own
+choice.
+"""
+
+Facts = tuple[str, Layout, list[int], bool, bytes]
+"""Op, layout, types, mark and value, as a `Kind` has them."""
+
+
+def _kind(written: bytes, proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> Kind:
+    op = proto.op
+    is_usual = op not in library and len(written) <= SMALL
+    op, layout, types, marked, value = _remembered(written) if is_usual else _facts(op, proto.attr, library)
+    return Kind(op, layout, types, proto, marked, value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(written: bytes) -> Facts:
+    node = tf_api.NodeDef.FromString(written)
+    return _facts(node.op, node.attr, {})
+
+
+def _facts(op: str, attrs: tf_api.Message, library: Mapping[str, OpSchema]) -> Facts:
     schema = library[op] if op in library else registered_schema(NEWER.get(op, op))
     layout, types = schema.read(attrs)
     if op in NEWER:
         op = NEWER[op]
         types[layout.number[Slot("U")]] = DT_FLOAT
-    return Kind(op, layout, types, proto, FLOAT32_MARK in attrs)
+    return op, layout, types, FLOAT32_MARK in attrs, _small_value(attrs) if op == "Const" else b""
+
+
+def _small_value(attrs: tf_api.Message) -> bytes:
+    value = attrs.get("value")
+    return b"" if value is None or value.tensor.ByteSize() > SMALL_TENSOR else bytes(value.tensor.SerializeToString())

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.kinds import Kind
 
 Interval = tuple[float, float]
 
@@ -158,7 +159,7 @@ class Ranges:
         if op == "Const":
             kind = body.kind_of[node]
             if kind not in self._constants:
-                self._constants[kind] = constant(proto)
+                self._constants[kind] = constant(body.kinds.table[kind])
             return self._constants[kind]
         if op == "Sub" and _is_shifted_down(body, node):
             return -math.inf, 0.0
@@ -175,16 +176,9 @@ def _is_shifted_down(body: Body, node: int) -> bool:
     return body.ops[other[0]] == "Max" and body.inputs[other[0]][0] == value
 
 
-def constant(proto: tf_api.NodeDef) -> Interval:
-    """Returns the interval of what a Const makes."""
-    value = proto.attr.get("value")
-    if value is None or value.tensor.ByteSize() > SMALL:
-        return ANYTHING
-    return _interval(value.tensor.SerializeToString())
-
-
-SMALL = 64
-"""Bytes of a serialised tensor up to which a constant is looked at; a graph has few different ones, many times each."""
+def constant(kind: Kind) -> Interval:
+    """Returns the interval of what a Const makes, if it is small: a graph has few different ones, many times each."""
+    return _interval(kind.value) if kind.value else ANYTHING
 
 
 @functools.lru_cache(maxsize=4096)

@@ -184,7 +184,7 @@ def _may_be_neutral(kind: Kind) -> bool:
     """Returns whether a node makes a neutral scalar: it is such a constant, or may be the width of the range of random numbers."""
     if kind.op != "Const":
         return kind.op == "Sub"
-    low, high = constant(kind.proto) if kind.proto is not None and kind.types == [DT_FLOAT] else ANYTHING
+    low, high = constant(kind) if kind.types == [DT_FLOAT] else ANYTHING
     return low == high and low in (0.0, 1.0)
 
 

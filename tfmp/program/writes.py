@@ -14,7 +14,8 @@ import numpy as np
 
 from tfmp.dtypes import DT_RESOURCE
 from tfmp.graph.body import ARG, RETVAL, Body, Edge
-from tfmp.graph.edges import distinct, reachable
+from tfmp.graph.edges import distinct
+from tfmp.graph.neighbours import Neighbours
 from tfmp.graph.schema import registered_schema
 from tfmp.program.calls import CALLING_OPS, call_nodes, callees
 from tfmp.program.liveness import arrows
@@ -131,10 +132,8 @@ def _after(body: Body, starts: Sequence[int]) -> frozenset[int]:
     """Returns `starts`, and what a path of tensors or control edges leads to from one of them."""
     if not starts:
         return frozenset()
-    is_start = np.zeros(len(body), bool)
-    is_start[starts] = True
     readers, sources = arrows(body)
-    return frozenset(np.flatnonzero(reachable((sources, readers), is_start)).tolist())
+    return frozenset(Neighbours(sources, readers, len(body)).walk(np.array(starts))[0].tolist())
 
 
 def _before(body: Body, node: int) -> list[int]:

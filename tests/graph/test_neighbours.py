@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmp.colouring.guards import Filtered
-from tfmp.colouring.neighbours import Neighbours
 from tfmp.colouring.typegraph import reach
+from tfmp.graph import neighbours as module
+from tfmp.graph.neighbours import Neighbours
 
 SIZE = 9
 PAIRS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=25)
@@ -46,7 +49,9 @@ def test_a_walk_is_the_plain_search(
     onwards = Filtered(lists, (lambda vertex: leave[vertex]) if asks[1] else (lambda vertex: True))
     expected = reach(starts, (onwards,), enter.__getitem__ if asks[0] else lambda vertex: True)
     flags = [np.array(flags) if asked else None for flags, asked in zip((enter, leave), asks, strict=True)]
-    found, origins = graph.walk(np.array(starts, np.int32), *flags)
-    assert list(zip(found.tolist(), origins.tolist(), strict=True)) == expected
+    for few in (0, 3, module.FEW):  # on arrays, on lists as long as few are found, on lists
+        with mock.patch.object(module, "FEW", few):
+            found, origins = graph.walk(np.array(starts, np.int32), *flags)
+        assert list(zip(found.tolist(), origins.tolist(), strict=True)) == expected
     reached = graph.reached(np.isin(np.arange(SIZE), starts), np.array(enter))
     assert set(np.flatnonzero(reached).tolist()) == {vertex for vertex, _ in reach(starts, (lists,), enter.__getitem__)}
