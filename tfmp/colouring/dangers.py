@@ -62,9 +62,8 @@ def spread_danger(canvas: Canvas) -> None:
             mark(vertex, Danger.NONE if is_small_enough or graph.body.ops[node] in FORGETTING else Danger.RANGE)
     denylist = np.flatnonzero(canvas.are_on({DENY}))
     canvas.paint_all(canvas.denied, denylist, "denylist")
-    for vertex in denylist.tolist():
-        if onwards[vertex]:
-            mark(vertex, _source_danger(canvas, vertex))
+    for vertex in denylist[onwards.degrees[denylist] > 0].tolist():
+        mark(vertex, _source_danger(canvas, vertex))
     while todo:
         vertex = todo.pop()
         for reader in onwards[vertex]:
@@ -118,9 +117,9 @@ def _divides_by_a_count(canvas: Canvas, node: int, vertex: int) -> bool:
     """Returns whether `node` divides what it has from `vertex` by a scalar that is a constant of at least `STATISTIC`, or an integer that was cast."""
     body = canvas.graph.body
     numerator, divisor = body.inputs[node]
-    if canvas.graph.node_of[vertex] != numerator[0] or canvas.sizes.shape(divisor) != ():
+    if canvas.graph.node_of[vertex] != numerator[0] or (body.ops[divisor[0]] != "Cast" and canvas.ranges.of(divisor)[0] < STATISTIC):
         return False
-    return body.ops[divisor[0]] == "Cast" or canvas.ranges.of(divisor)[0] >= STATISTIC
+    return canvas.sizes.shape(divisor) == ()  # last, since it takes longest to tell
 
 
 def _is_expansion(canvas: Canvas, vertex: int, node: int) -> bool:

@@ -36,6 +36,12 @@ class Neighbours(Sequence[list[int]]):
         """The neighbours of all vertices, one after the other, and where those of each begin."""
         return self._neighbours.tolist(), self._starts.tolist()
 
+    @property
+    def degrees(self) -> Array:
+        """Vertex to the number of its neighbours."""
+        self._take_in_added()
+        return np.diff(self._starts)
+
     def __len__(self) -> int:
         """Returns the number of vertices."""
         return self._size
