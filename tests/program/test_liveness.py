@@ -11,6 +11,7 @@ from tfmp import tf_api
 from tfmp.graph import neighbours
 from tfmp.graph.body import Body
 from tfmp.graph.view import library_schemas, read_function
+from tfmp.program import liveness
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.program import from_function
 
@@ -51,12 +52,13 @@ def bodies_of_a_loop() -> list[Body]:
     return list(from_function(name.decode() if isinstance(name, bytes) else name, tf_api.function_definition).bodies.values())
 
 
-def test_walks_on_lists_and_on_arrays_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_and_arrays_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies, found = [*bodies_of_the_zoo(), *bodies_of_a_loop()], []
-    for few in (0, 10**9):
-        monkeypatch.setattr(neighbours, "FEW", few)
+    for few, found_at_once in ((0, 0), (0, neighbours.FEW), (10**9, 0)):
+        monkeypatch.setattr(liveness, "FEW", few)
+        monkeypatch.setattr(neighbours, "FEW", found_at_once)
         for body in bodies:
             body.dead = None
         found.append([dead_nodes(body) for body in bodies])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert any(found[0])

@@ -24,11 +24,33 @@ def dead_nodes(body: Body) -> tuple[int, ...]:
     return body.dead
 
 
+FEW = 300
+"""Nodes up to which a walk takes less time than to set up arrays. (Measured; arrays take 0.1 ms for any body, a walk 0.4 us a node.)"""
+
+
 def _dead_nodes(body: Body) -> list[int]:
-    needed = np.zeros(len(body), bool)
-    readers, sources = arrows(body)
-    needed[Neighbours(readers, sources, len(body)).walk(np.array(roots(body), np.int32))[0]] = True
+    needed = np.frombuffer(_walked(body), bool) if len(body) <= FEW else _found_on_arrays(body)
     return [node for node in np.flatnonzero(~needed).tolist() if node >= body.arguments]
+
+
+def _walked(body: Body) -> bytearray:
+    """Returns for each node whether TensorFlow runs it (1) or not (0)."""
+    needed, todo = bytearray(len(body)), roots(body)
+    while todo:
+        node = todo.pop()
+        if not needed[node]:
+            needed[node] = 1
+            todo += [source for source, _ in body.inputs[node]]
+            todo += body.controlled.get(node, ())
+    return needed
+
+
+def _found_on_arrays(body: Body) -> Array:
+    """Returns what `_walked` does."""
+    readers, sources = arrows(body)
+    needed = np.zeros(len(body), bool)
+    needed[Neighbours(readers, sources, len(body)).walk(np.array(roots(body), np.int32))[0]] = True
+    return needed
 
 
 def roots(body: Body) -> list[int]:
