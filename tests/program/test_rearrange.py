@@ -125,6 +125,32 @@ def test_unknown_shapes_move_nothing_that_depends_on_them() -> None:
     assert work(after, "Tile") == 1
 
 
+def test_copies_that_the_scalar_waits_for_stay_before_it() -> None:
+    """As in gradients of gradients of tanh, whose constants wait for the gradient that comes in; or through another node."""
+
+    def gradient_of_gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_mean(tf.tanh(x), 0)
+            total = tf.reduce_sum(inner.gradient(y, x) ** 2)
+        return tape.gradient(total, x)
+
+    def by_hand(x: tf.Tensor) -> tf.Tensor:
+        copies = tf.tile(tf.reduce_sum(x, 0, keepdims=True), [16, 1, 1, 1])
+        with tf.control_dependencies([copies]):
+            waiting = tf.constant(3.0)
+        with tf.control_dependencies([tf.identity(waiting)]):
+            number = tf.identity(tf.constant(0.5))
+        return copies * number
+
+    for function in (gradient_of_gradient, by_hand):
+        concrete, after, definition = moved(function)
+        assert after.controlled
+        np.testing.assert_array_equal(call(definition, X)[0], concrete(tf.constant(X)).numpy())
+
+
 COPIES = """
 s = Placeholder() shape=[1, 4]
 x = Placeholder() shape=[8, 4]

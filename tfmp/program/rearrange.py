@@ -8,6 +8,8 @@ in the same order. It saves their traffic in any type, and it brings a sum back 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from tfmp.dtypes import DT_FLOAT
@@ -102,6 +104,11 @@ class _Work:
         found[body.edges.reader[kinds[body.kind_array[body.edges.source]]]] = True
         return found
 
+    @functools.cached_property
+    def _waited_for(self) -> set[int]:
+        """The nodes that some node waits for."""
+        return {source for sources in self.body.controlled.values() for source in sources}
+
     def _readers(self, edge: Edge) -> list[Edge]:
         found = self._known_readers.get(edge)
         if found is None:
@@ -155,10 +162,13 @@ class _Work:
         return all(size in (1, mine) for mine, size in zip(reversed(own), reversed(other), strict=False))
 
     def scale_before_copying(self, node: int) -> None:
-        """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c)."""
+        """Turns (copies of s) times c, where c is a scalar and nobody else reads the copies, into copies of (s times c).
+
+        Nor may anyone wait for the copies: c may, and would wait for itself. (TensorFlow's gradients of gradients let their constants wait for what comes in.)
+        """
         for port in SCALINGS.get(self.body.ops[node], ()):
             copy, output = self.inputs[node][port]
-            if self.body.ops[copy] not in COPIES or output or copy in self.body.controlled:
+            if self.body.ops[copy] not in COPIES or output or copy in self.body.controlled or copy in self._waited_for:
                 continue
             if self._readers((copy, 0)) == [(node, port)] and self._shape(self.inputs[node][1 - port]) == ():
                 source = self.inputs[copy][0]
