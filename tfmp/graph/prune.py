@@ -25,6 +25,7 @@ def pruned(body: Body, function: Written, needless: Collection[int]) -> tuple[Bo
     keep = np.ones(len(body), bool)
     keep[list(needless)] = False
     number = (np.cumsum(keep) - 1).tolist()
+    first = [*zip(number, itertools.repeat(0))]  # noqa: B905  (made once, since most edges are of first outputs)
     mask = keep.tolist()
 
     def still_there(values: Mapping[int, T]) -> dict[int, T]:
@@ -34,7 +35,7 @@ def pruned(body: Body, function: Written, needless: Collection[int]) -> tuple[Bo
     new.control_results, new.called_as_ops = body.control_results, body.called_as_ops
     for column in ("names", "ops", "devices", "kind_of", "layouts", "types", "protos"):
         setattr(new, column, list(itertools.compress(getattr(body, column), mask)))
-    new.inputs = [[(number[source], port) for source, port in edges] for edges in itertools.compress(body.inputs, mask)]
+    new.inputs = [[(number[source], port) if port else first[source] for source, port in edges] for edges in itertools.compress(body.inputs, mask)]
     new.resized = {node: (number[source], port) for node, (source, port) in still_there(body.resized).items()}
     new.made, new.shapes = still_there(body.made), still_there(body.shapes)
     new.controlled = {node: [number[source] for source in sources] for node, sources in still_there(body.controlled).items()}

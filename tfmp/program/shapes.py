@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfmp import tf_api
@@ -78,15 +78,21 @@ class Sizes:
 
     def shapes(self, edges: Sequence[Edge]) -> list[Shape]:
         """Returns the shapes of several tensors; those that are not known yet are looked up together, which takes half the time."""
-        body, known, resized = self._union.body, self._known, self._union.body.resized
+        known, resized = self._known, self._union.body.resized
         missing = dict.fromkeys(node for node, _ in edges if node not in known and node not in resized)
-        named = [node for node in missing if node not in body.made and body.protos[node] is not None]
-        for number, nodes in itertools.groupby(named, self._union.instance_of):
-            graph, numbers = self._graph(number), list(nodes)
+        if missing:
+            self._look_up_all(missing)
+        return [self.shape(edge) if edge[0] in resized else row[edge[1]] if edge[1] < len(row := known[edge[0]]) else None for edge in edges]
+
+    def _look_up_all(self, nodes: Iterable[int]) -> None:
+        """Makes the shapes of `nodes` known."""
+        body, known = self._union.body, self._known
+        named = [node for node in nodes if node not in body.made and body.protos[node] is not None]
+        for number, group in itertools.groupby(named, self._union.instance_of):
+            graph, numbers = self._graph(number), list(group)
             if graph is not None:
                 known.update(zip(numbers, tf_api.output_shapes_of(graph, [body.names[node] for node in numbers]), strict=True))
-        known.update((node, self._look_up(node)) for node in missing if node not in known)
-        return [self.shape((node, port)) if node in resized else known[node][port] if port < len(known[node]) else None for node, port in edges]
+        known.update((node, self._look_up(node)) for node in nodes if node not in known)
 
     def elements(self, edge: Edge) -> int:
         """Returns how many elements the tensor has, at least 1, unknown dimensions estimated."""
