@@ -189,17 +189,22 @@ def test_failed_conversion_falls_back_with_one_warning(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(result, tf.nn.relu(X @ function.weight))
 
 
-def test_program_that_tensorflow_cannot_start_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["types", "order"])
+def test_program_that_tensorflow_cannot_start_falls_back(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A product whose type is not that of what it reads, or that waits for what reads it."""
     real = tf_api.new_atomic_function
 
-    def break_types(name: str, definition: Any, *arguments: Any) -> tf_api.AtomicFunction:
-        broken = tf_api.FunctionDef.FromString(definition.SerializeToString())
-        for node in broken.node_def:
-            if node.op == "MatMul":
-                node.attr["T"].type = 1
-        return real(name, broken, *arguments)
+    def broken(name: str, definition: Any, *arguments: Any) -> tf_api.AtomicFunction:
+        copy = tf_api.FunctionDef.FromString(definition.SerializeToString())
+        (product,) = (node for node in copy.node_def if node.op == "MatMul")
+        (reader,) = (node for node in copy.node_def if node.op == "Relu")
+        if what == "types":
+            product.attr["T"].type = 1
+        else:
+            product.input.append(f"^{reader.name}")
+        return real(name, copy, *arguments)
 
-    monkeypatch.setattr(tf_api, "new_atomic_function", break_types)
+    monkeypatch.setattr(tf_api, "new_atomic_function", broken)
     function = product()
     with tfmp.mixed_precision(**ON), pytest.warns(MixedPrecisionWarning, match="runs unrewritten"):
         result = function(X)

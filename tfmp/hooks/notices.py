@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 _CANNOT_START = (
     "No registered", "No OpKernel", "incompatible with expected", "expected type", "unsupported operations", "XLA compilation", "HLO verif",
+    "nodes in a cycle",
 )  # fmt: skip
-"""Parts of the messages with which TensorFlow refuses a function before running any of it: a missing kernel, types that do not fit, a failed compilation."""
+"""Parts of the messages with which TensorFlow refuses a function before running any of it: a missing kernel, types that do not fit, a failed
+compilation, nodes that wait for themselves.
+"""
 
 FAST_OPS = frozenset(row.op for row in ROWS if ALLOW in (row.float16, row.bfloat16))
 
