@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.fusion.running import FusedFunction
+from tests.fusion.running import FusedFunction, agree
 from tests.fusion.test_norms import SPELLINGS, traced
 from tfmp import tf_api
 from tfmp.graph.view import read_function
@@ -51,3 +52,17 @@ def _is_what_is_read(function: FusedFunction) -> None:
 def test_fields_of_any_length_are_read_as_they_were_written(size: int) -> None:
     name = "n" * size
     assert tf_api.NodeDef.FromString(node_as_written(name, ["x:y:0"], b"")) == tf_api.NodeDef(name=name, input=["x:y:0"])
+
+
+def test_a_function_does_not_grow_with_its_rows() -> None:
+    """What has a 1 or a 0 for each row takes no more bytes for more rows."""
+
+    def normalised(x: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, None, tf.ones([16]), 1e-3)
+
+    few, many = (FusedFunction(normalised, tf.TensorSpec([rows, 16])) for rows in (3, 300_000))
+    sizes = [len(function._proto.joined()) for function in (few, many)]
+    assert sizes[1] < sizes[0] + 100
+    x = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
+    agree(few(x), few.before(x))

@@ -198,8 +198,15 @@ def _template(op: str, given: tuple[tuple[str, Any], ...]) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _constant(data: bytes, kind: str, shape: tuple[int, ...], dtype: int) -> bytes:
-    """Returns the attributes of a Const as a serialised NodeDef."""
-    node = tf_api.NodeDef()
+    """Returns the attributes of a Const as a serialised NodeDef; one number that is repeated is written once (the last value stands for the missing ones in
+    TensorFlow's `tensor.proto`).
+    """
+    node, value = tf_api.NodeDef(), np.frombuffer(data, kind)
     node.attr["dtype"].type = dtype
-    node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(np.frombuffer(data, kind).reshape(shape), dtype))
+    tensor = node.attr["value"].tensor
+    repeated = value.size > 1 and bool(np.all(value == value[0]))
+    tensor.CopyFrom(tf_api.make_tensor(value[0] if repeated else value.reshape(shape), dtype))
+    if repeated:
+        for size in shape:
+            tensor.tensor_shape.dim.add(size=size)
     return bytes(node.SerializeToString())
