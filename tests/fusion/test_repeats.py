@@ -21,7 +21,7 @@ from tests.fusion.test_properties import MEANS, RESULTS, ROOTS, VARIANCES, choic
 from tfmp import tf_api
 from tfmp.fusion import norms as module
 from tfmp.fusion import repeats
-from tfmp.fusion.found import Norm
+from tfmp.fusion.found import Norm, Norms
 from tfmp.fusion.norms import norms
 from tfmp.fusion.repeats import Memory, Repeats
 from tfmp.fusion.spelling import INPUTS, READERS, Implied, Notes
@@ -84,7 +84,7 @@ class Traced:
         body = body or self.body
         return Surroundings(body, Sizes.of_body(body, self.graphs), body.readers())
 
-    def norms(self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS, memory: Memory[Norm] | None = None) -> tuple[list[Norm], int]:
+    def norms(self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS, memory: Memory[Norms] | None = None) -> tuple[list[Norm], int]:
         """Returns what is found if so many spellings are remembered, of those in `memory` to begin with, and how often that was worked out."""
         calls, real = [], module._found
         with monkeypatch.context() as patch:
@@ -103,7 +103,7 @@ def test_alike_layers_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_function_is_known_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: Memory[Norm] = Memory()
+    memory: Memory[Norms] = Memory()
     first, second, other = Traced([Layer()] * 3), Traced([Layer()] * 4), Traced([Layer(epsilon=1e-2)] * 3)
     assert first.norms(monkeypatch, memory=memory)[1] > 0
     assert second.norms(monkeypatch, memory=memory) == (second.norms(monkeypatch)[0], 0)
@@ -111,7 +111,7 @@ def test_another_function_is_known_from_the_first(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_memory_is_given_up_and_whoever_uses_it_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    first: Memory[Norm] = Memory()
+    first: Memory[Norms] = Memory()
     traced = Traced([Layer()] * 3)
     traced.norms(monkeypatch, memory=first)
     known, numbers = dict(first.known), dict(first.numbers)
@@ -137,7 +137,7 @@ def test_threads_never_give_two_things_one_number() -> None:
 
 
 def test_memory_holds_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: Memory[Norm] = Memory()
+    memory: Memory[Norms] = Memory()
     traced = Traced([Layer()] * 3)
     traced.norms(monkeypatch, memory=memory)
     body = weakref.ref(traced.body)
@@ -177,7 +177,7 @@ class Region:
         real = list(norms(self.traced.body, around.sizes, around.readers, frozenset()))
         self.first, self.second = real[1].data, real[2].data
         notes = Notes(around)
-        assert module._found(notes.surroundings, self.second, (1,)) == real[2]
+        assert module._found(notes.surroundings, self.second, (1,)) == (real[2],)
         self.others = Implied(notes).others(self.second[0])
         self.kinds, self.shapes = list(notes.kinds), list(notes.sizes.asked)
         self.inputs = [node for way, node in notes.ways if way == INPUTS]
@@ -186,7 +186,7 @@ class Region:
     def is_repeat(self, around: Surroundings) -> bool:
         """Whether the third is found as what the second is, without being worked out."""
         calls = []
-        every: Repeats[Norm] = Repeats(around, Memory())
+        every: Repeats[Norms] = Repeats(around, Memory())
         for data in (self.first, self.second):
             every.find(data, None, lambda seen, data=data: calls.append(data) or module._found(seen, data, (1,)))
         return calls == [self.first]
@@ -288,7 +288,7 @@ def test_nodes_come_in_the_same_order(region: Region) -> None:
 
 
 def _remembered(region: Region) -> Any:
-    every: Repeats[Norm] = Repeats(region.traced.surroundings(), Memory())
+    every: Repeats[Norms] = Repeats(region.traced.surroundings(), Memory())
     every.find(region.first, None, lambda seen: module._found(seen, region.first, (1,)))
     return next(iter(every._known.values()))
 

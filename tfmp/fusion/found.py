@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tfmp.graph.body import Edge
+from tfmp.graph.body import Body, Edge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Gradient:
         scale, offset, around = (tuple(map(number, nodes)) for nodes in (self.scale, self.offset, self.around))
         return Gradient((number(node), port), data, self.summands, scale, offset, around)
 
+    def summed(self, body: Body) -> set[Edge]:
+        """Returns which inputs of the node that computes the gradient for the data its kernel takes the place of."""
+        return set() if self.data is None else {(self.data, port) for port in self.summands or range(len(body.inputs[self.data]))}
+
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
@@ -47,9 +51,10 @@ class Norm:
       epsilon: what is added to the variance.
       count: how many elements a group has; None if only the program knows.
       mean, variance: the nodes that compute the statistics.
-      like_data: the nodes that compute something of the data's shape, but for the result.
+      like_data: the nodes that compute something of the data's shape, but for the results of normalisations.
       gradient: its gradient, if that is in the same graph.
-      touched: every node that it consists of.
+      inner: the nodes that the result is made of, and itself.
+      beside: the nodes that compute something else of the data, and that no other one's result is made of.
     """
 
     by_row: bool
@@ -63,14 +68,17 @@ class Norm:
     variance: tuple[int, ...]
     like_data: tuple[int, ...]
     gradient: Gradient | None
-    touched: tuple[int, ...]
+    inner: tuple[int, ...]
+    beside: tuple[int, ...]
 
     def renumbered(self, number: Callable[[int], int]) -> Norm:
         """Returns the same of other nodes; `number` tells of each which."""
         data, scale, offset = (edge and (number(edge[0]), edge[1]) for edge in (self.data, self.scale, self.offset))
-        mean, variance, like_data, touched = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.like_data, self.touched))
+        mean, variance, like_data = (tuple(map(number, nodes)) for nodes in (self.mean, self.variance, self.like_data))
+        inner, beside = tuple(map(number, self.inner)), tuple(map(number, self.beside))
         gradient = self.gradient and self.gradient.renumbered(number)
-        return Norm(self.by_row, data, number(self.result), scale, offset, self.epsilon, self.count, mean, variance, like_data, gradient, touched)  # type: ignore[arg-type]
+        result = number(self.result)
+        return Norm(self.by_row, data, result, scale, offset, self.epsilon, self.count, mean, variance, like_data, gradient, inner, beside)  # type: ignore[arg-type]
 
     @property
     def scaled(self) -> bool:
@@ -78,6 +86,18 @@ class Norm:
         return self.scale is not None or self.offset is not None
 
     @property
-    def around(self) -> tuple[int, ...]:
-        """The nodes that compute something of the data, and of the gradient that comes back."""
-        return (*self.touched, *(self.gradient.around if self.gradient else ()))
+    def own(self) -> tuple[int, ...]:
+        """The nodes that the result is made of, and those that compute something of the gradient that comes back for it."""
+        if self.gradient is None:
+            return self.inner
+        return (*self.inner, *self.gradient.around, *(() if self.gradient.data is None else (self.gradient.data,)))
+
+
+class Norms(tuple[Norm, ...]):
+    """Normalisations of one tensor of data, along the same axes."""
+
+    __slots__ = ()
+
+    def renumbered(self, number: Callable[[int], int]) -> Norms:
+        """Returns the same of other nodes; `number` tells of each which."""
+        return Norms(norm.renumbered(number) for norm in self)

@@ -84,7 +84,7 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
     if not frozen_gradients:
         found = [norm for norm in found if not (norm.by_row and norm.gradient and norm.scaled)]
     while True:
-        scaled = list(affines(body, sizes, readers, kept.union(*(norm.around for norm in found))))
+        scaled = list(affines(body, sizes, readers, kept.union(*((*norm.own, *norm.beside) for norm in found))))
         if not found and not products and not scaled:
             return None
         function, after = _grown(program, body, sizes, readers, {write_norms: found, write_products: products, write_affine: scaled})
@@ -120,7 +120,8 @@ def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: M
     growth = editor.finish()
     after = grown(body, growth, program.schemas)
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
-    replaced = {node: norm.result for norm in found for node in norm.around}
+    replaced = {node: norm.result for norm in found for node in norm.beside}
+    replaced |= {node: norm.result for norm in found for node in norm.own}  # it may be beside another one
     replaced |= {affine.product: affine.result for affine in scaled}
     replaced |= {product.product: product.total for product in products}
     gone = writer.needs.needless - writer.needs.needless_before
@@ -159,6 +160,7 @@ def _write(writer: Writer, work: Mapping[Any, Sequence[Any]]) -> None:
     for module, found in work.items():
         for one in found:
             module.write(writer, one)
+    writer.finish()
 
 
 def _nodes_of_cycles(body: Body) -> frozenset[int]:

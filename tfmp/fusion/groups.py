@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tfmp.dtypes import DT_FLOAT
-from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, add, constant, number_of, same, scale
+from tfmp.fusion.algebra import DY, ELEMENTWISE, WEIGHTS, Monomial, Polynomial, X, constant, number_of, same, scale
 from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.counts import axes_of, numbers
 from tfmp.fusion.ready import SAME_NUMBERS, is_ready
@@ -145,10 +145,6 @@ class Groups:
         other.values = {edge: value for edge, value in self.values.items() if edge not in self._passing} | {gradient: {(DY,): 1.0}}
         other.spread(gradient)
         return other
-
-    def sum_of_known(self, node: int) -> Polynomial:
-        """Returns the sum of the summands of `node` whose values are known (`partial`)."""
-        return add([self.values[self._body.inputs[node][port]] for port in self.partial[node]])
 
     def statistics(self) -> Iterator[tuple[int, float]]:
         """Yields the nodes whose results hold one number for each group, with that number."""

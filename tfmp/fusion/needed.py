@@ -29,6 +29,7 @@ class Needs:
         for root in roots(body):
             self._counts[root] += 1  # as if something read it
         self._changed: dict[int, Sequence[Edge]] = {}
+        self._sums: dict[int, tuple[set[int], list[Edge]]] = {}
         self._stand_in: dict[int, int] = {}
         self._made: list[Sequence[Edge]] = []
         self._readers = readers
@@ -37,15 +38,23 @@ class Needs:
         """Says that `node` will read `edges` and nothing else."""
         self._changed[node] = tuple(edges)
 
+    def adds(self, node: int, edges: Iterable[Edge], ports: Iterable[int]) -> None:
+        """Says that the sum `node` will read `edges` in the place of what it reads at `ports`; and what is said of other ports of it holds as well."""
+        dropped, others = self._sums.setdefault(node, (set(), []))
+        dropped.update(ports)
+        others.extend(edges)
+        self._changed[node] = [*(edge for port, edge in enumerate(self._body.inputs[node]) if port not in dropped), *others]
+
     def redirects(self, reader: Edge, edge: Edge) -> None:
         """Says that one input will be `edge`."""
         node, port = reader
         self._changed[node] = [edge if place == port else one for place, one in enumerate(self._changed.get(node, self._body.inputs[node]))]
 
     def hands_out(self, node: int, edges: Iterable[Edge]) -> None:
-        """Says that those who read `node` will read something that is made of `edges`."""
-        self._stand_in[node] = len(self._body) + len(self._made)
-        self._made.append(tuple(edges))
+        """Says that those who read `node` will read something that is made of `edges`, unless that was said of others."""
+        if node not in self._stand_in:
+            self._stand_in[node] = len(self._body) + len(self._made)
+            self._made.append(tuple(edges))
 
     def is_read(self, node: int) -> bool:
         """Returns whether something stands in for `node` that anything needed will read; to be asked when all is announced."""

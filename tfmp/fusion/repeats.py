@@ -47,8 +47,8 @@ class Repeats(Generic[Found]):
         """Adds to `memory`, whose numbers those of `around` must be."""
         self._around, self._known = around, memory.known
 
-    def find(self, data: Edge, key: Any, look: Callable[[Surroundings], Found | None]) -> Found | None:
-        """Returns what `look` finds around the tensor `data`; None if that is nothing.
+    def find(self, data: Edge, key: Any, look: Callable[[Surroundings], Found]) -> Found:
+        """Returns what `look` finds around the tensor `data`.
 
         Args:
           data: where it starts: whatever it looks at, it is to reach from there, through what nodes read and who reads them.
@@ -61,7 +61,7 @@ class Repeats(Generic[Found]):
             if nodes is not None:
                 if spelling is not known[0]:  # layers that are alike come one after the other
                     known[:] = [spelling, *(other for other in known if other is not spelling)]
-                return spelling.found.renumbered(nodes.__getitem__) if spelling.found is not None else None
+                return spelling.found.renumbered(nodes.__getitem__)
         notes = Notes(self._around)
         found = look(notes.surroundings)
         known.insert(0, Spelling.of(notes, data[0], found))

@@ -166,7 +166,7 @@ class Spelling(Generic[Found]):
       reading, read: the nodes of which it was asked what they read, and all that.
       read_by, counts, readers: the nodes of which it was asked who reads them, how many read each of their outputs, and all those nodes.
       sized, shapes: the tensors whose shapes were looked at and do not follow from the rest, and these.
-      found: what was found, if anything was.
+      found: what was found.
     """
 
     steps: Sequence[tuple[bool, int, int, int]]
@@ -180,10 +180,10 @@ class Spelling(Generic[Found]):
     readers: Sequence[int]
     sized: _Edges
     shapes: Sequence[Shape]
-    found: Found | None
+    found: Found
 
     @classmethod
-    def of(cls, notes: Notes, start: int, found: Found | None) -> Spelling[Found]:
+    def of(cls, notes: Notes, start: int, found: Found) -> Spelling[Found]:
         """Returns what was noted when `found` was found around an output of the node `start`."""
         inputs, readers = notes.around.body.inputs, notes.around.readers
         number, steps, after = {start: 0}, [], set()
@@ -209,7 +209,7 @@ class Spelling(Generic[Found]):
             readers=[local(reader) for node in read_by for edges in readers[node] for reader, _ in edges],
             sized=_Edges.of(sized, local),
             shapes=[notes.sizes.asked[edge] for edge in sized],
-            found=found.renumbered(local) if found is not None else None,
+            found=found.renumbered(local),
         )
 
     def nodes_at(self, start: int, around: Surroundings) -> Sequence[int] | None:

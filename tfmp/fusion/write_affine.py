@@ -11,8 +11,7 @@ from tfmp.fusion.writer import Writer
 def announce(writer: Writer, affine: Affine) -> None:
     """Says what will become of the nodes of `affine`."""
     writer.announce(affine.result, FORWARD, [affine.data, affine.scale, affine.offset])
-    for reader in affine.shapes:
-        writer.needs.redirects(reader, affine.data)
+    writer.announce_redirects(affine.shapes, affine.data)
 
 
 def write(writer: Writer, affine: Affine) -> None:
@@ -24,5 +23,3 @@ def write(writer: Writer, affine: Affine) -> None:
     scale, offset = (writer.as_vector(edge, vector, name) for name, edge in (("scale", affine.scale), ("offset", affine.offset)))
     attrs = {"T": DT_FLOAT, "U": DT_FLOAT, "epsilon": SMALL, "data_format": FORMATS[len(shape)], "is_training": False}
     writer.become(affine.result, FORWARD, [data, scale, offset, *normal(writer, shape[-1] or 0)], [shape, *[vector] * 5], **attrs)
-    for reader in affine.shapes:
-        writer.editor.redirect(reader, data)

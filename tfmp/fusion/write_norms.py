@@ -30,8 +30,7 @@ def announce(writer: Writer, norm: Norm) -> None:
     writer.announce(norm.result, "Reshape" if norm.by_row else FORWARD, [norm.data, *parameters])
     kernel = norm.data if norm.by_row else (norm.result, 0)
     writer.announce_outputs((*norm.mean, *norm.variance), [kernel])
-    for reader in writer.looking_at_shapes(norm.like_data):
-        writer.needs.redirects(reader, norm.data)
+    writer.announce_redirects(writer.looking_at_shapes(norm.like_data), norm.data)
     if norm.gradient is not None:
         _announce_gradient(writer, norm, norm.gradient, [kernel, norm.data, *([] if norm.scale is None else [norm.scale])])
 
@@ -40,8 +39,7 @@ def _announce_gradient(writer: Writer, norm: Norm, gradient: Gradient, forward: 
     """Says what will become of the nodes of `gradient`, whose kernel reads `forward` as well."""
     reads = [gradient.incoming, *forward]
     if gradient.data is not None and gradient.summands:
-        others = [edge for port, edge in enumerate(writer.editor.body.inputs[gradient.data]) if port not in gradient.summands]
-        writer.needs.reads(gradient.data, [*others, *reads])
+        writer.needs.adds(gradient.data, reads, gradient.summands)
     elif gradient.data is not None:
         writer.announce(gradient.data, "Reshape" if norm.by_row else BACKWARD, reads)
     if norm.scaled or not norm.by_row:
@@ -53,8 +51,6 @@ def write(writer: Writer, norm: Norm) -> None:
     """Replaces `norm`."""
     writer.near = norm.result
     (_Rows if norm.by_row else _Channels)(writer, norm).write()
-    for reader in writer.looking_at_shapes(norm.like_data):
-        writer.editor.redirect(reader, writer.editor.text(norm.data))
 
 
 class _Channels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Writer:
         self.editor, self._sizes, self._readers, self.needs = editor, sizes, readers, Needs(editor.body, readers)
         self.near = 0
         self._became: set[int] = set()
+        self._handed: set[int] = set()
+        self._redirects: dict[Edge, Edge] = {}
         self._constants: dict[Any, str] = {}
 
     def announce(self, node: int, op: str, reads: Sequence[Edge]) -> None:
@@ -93,22 +95,34 @@ class Writer:
             if shape is not None and shape.count(None) < 2:
                 self.needs.hands_out(node, reads)
 
-    def wanted(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Returns those of `nodes` that something needed will read what is to be handed out of."""
-        return [node for node in nodes if self.needs.is_read(node)]
+    def announce_redirects(self, readers: Iterable[Edge], edge: Edge) -> None:
+        """Says that inputs will be the tensor `edge`, whatever else is written."""
+        for reader in readers:
+            self.needs.redirects(reader, edge)
+            self._redirects[reader] = edge
 
     def looking_at_shapes(self, nodes: Sequence[int]) -> list[Edge]:
         """Returns where the shape of what `nodes` compute is looked at."""
         ops = self.editor.body.ops
         return [reader for node in nodes for reader in self._readers[node][0] if ops[reader[0]] in LOOKS_AT_SHAPES]
 
+    def wanted(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Returns those of `nodes` that something needed will read what is to be handed out of, and was not yet."""
+        return [node for node in nodes if node not in self._handed and self.needs.is_read(node)]
+
     def hand_out(self, nodes: Sequence[int], text: str, own: KnownShape, name: str) -> None:
         """Lets those who will be needed and read what `nodes`, which are `wanted`, compute read the tensor written `text`, of shape `own`, in the shape that
         they know.
         """
+        self._handed.update(nodes)
         for node in nodes:
             shape = self.shape((node, 0))
             instead = text if shape == own else self.reshaped(text, shape, name)
             for reader in self._readers[node][0]:
                 if reader[0] not in self._became and reader[0] not in self.needs.needless:
                     self.editor.redirect(reader, instead)
+
+    def finish(self) -> None:
+        """Redirects, once all is written, what was announced to be."""
+        for reader, edge in self._redirects.items():
+            self.editor.redirect(reader, self.editor.text(edge))
