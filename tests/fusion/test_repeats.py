@@ -27,6 +27,7 @@ from tfmp.fusion.repeats import Memory, Repeats
 from tfmp.fusion.spelling import INPUTS, READERS, Implied, Notes
 from tfmp.fusion.surroundings import Surroundings, numbered
 from tfmp.graph.body import Body
+from tfmp.graph.readers import Readers
 from tfmp.program.program import from_function
 from tfmp.program.shapes import Sizes
 
@@ -82,7 +83,7 @@ class Traced:
 
     def surroundings(self, body: Body | None = None) -> Surroundings:
         body = body or self.body
-        return Surroundings(body, Sizes.of_body(body, self.graphs), body.readers())
+        return Surroundings(body, Sizes.of_body(body, self.graphs), body.readers)
 
     def norms(self, monkeypatch: pytest.MonkeyPatch, variants: int = repeats.VARIANTS, memory: Memory[Norms] | None = None) -> tuple[list[Norm], int]:
         """Returns what is found if so many spellings are remembered, of those in `memory` to begin with, and how often that was worked out."""
@@ -242,8 +243,9 @@ def test_no_reader_may_be_more_or_less(region: Region) -> None:
     for node in region.readers:
         for change in (lambda edges: [*edges, (0, 0)], lambda edges: edges[:-1], lambda edges: edges[::-1] if edges[1:] else [region.second]):
             around = region.traced.surroundings()
-            around.readers[node][0][:] = change(around.readers[node][0])  # type: ignore[index]
-            assert not region.is_repeat(around), region.traced.body.names[node]
+            rows = list(around.readers)
+            rows[node] = [change(rows[node][0]), *rows[node][1:]]
+            assert not region.is_repeat(dataclasses.replace(around, readers=Readers.listed(rows))), region.traced.body.names[node]
 
 
 def test_no_shape_that_was_looked_at_may_differ(region: Region) -> None:

@@ -76,7 +76,7 @@ def test_tensors_are_written_as_they_are_read(edge: tuple[int, int], in_graph: s
 
 def test_readers_are_the_edges_turned_round() -> None:
     body = read_graph(parse("a = Placeholder()\ns = Unpack(a) num=3\nb = Relu(s:2)\nc = AddV2(s:2, s)\n"), {})
-    assert body.readers() == [[[(1, 0)]], [[(3, 1)], [], [(2, 0), (3, 0)]], [[]], [[]]]
+    assert list(body.readers) == [[[(1, 0)]], [[(3, 1)], [], [(2, 0), (3, 0)]], [[]], [[]]]
 
 
 def test_old_batch_normalisation_is_read_as_its_newer_version() -> None:

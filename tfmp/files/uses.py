@@ -10,6 +10,7 @@ from tfmp.files.flows import REFERENCES, Place, arguments
 from tfmp.files.savers import ASSIGNMENTS, SAVE
 from tfmp.files.views import GraphView
 from tfmp.graph.body import RETVAL, Body
+from tfmp.graph.readers import Readers
 from tfmp.graph.schema import Slot
 from tfmp.oplists import ALLOW, OpLists
 from tfmp.program.calls import CALLING_OPS
@@ -53,7 +54,7 @@ class Uses:
         name) in float32, which then tolerates nothing.
         """
         self._views, self._target, self._products, self._kept = views, target, lists.ops(ALLOW), kept
-        self._readers: dict[tuple[int, str], list[list[list[tuple[int, int]]]]] = {}
+        self._readers: dict[tuple[int, str], Readers] = {}
 
     def of(self, place: Place, shape: Sequence[int]) -> Iterator[Use]:
         """Yields the uses of the value at `place`, whose weight has the shape `shape`. Savers, and what neither signatures nor calls need, are left out."""
@@ -101,7 +102,7 @@ class Uses:
         """Returns the nodes that read the tensor at `place`, each with its input port."""
         key = (place.graph, place.body)
         if key not in self._readers:
-            self._readers[key] = self._views[place.graph].bodies[place.body].readers()
+            self._readers[key] = self._views[place.graph].bodies[place.body].readers
         return self._readers[key][place.node][place.port]
 
     def _takers(self, place: Place) -> list[tuple[int, int]]:

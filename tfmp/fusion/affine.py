@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.norms import ADDITIONS, CHANNEL_RANKS
-from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.readers import Readers
 from tfmp.program.shapes import Shape, Sizes
 
 CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative"})

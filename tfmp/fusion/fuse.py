@@ -17,11 +17,11 @@ from tfmp.fusion.found import Norm
 from tfmp.fusion.norms import ADDITIONS, norms
 from tfmp.fusion.products import PRODUCTS, summed_products
 from tfmp.fusion.ready import way_back
-from tfmp.fusion.surroundings import Readers
 from tfmp.fusion.writer import Writer
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
+from tfmp.graph.readers import Readers
 from tfmp.graph.reread import grown
 from tfmp.graph.wire import Written
 from tfmp.program.liveness import arrows, dead_nodes
@@ -79,7 +79,7 @@ def without_needless(fused: Fused) -> Fused:
 
 
 def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Written, Body] | None:
-    sizes, readers = Sizes.of_body(body, graphs), body.readers()
+    sizes, readers = Sizes.of_body(body, graphs), body.readers
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
         found = [norm for norm in found if not (norm.by_row and norm.gradient and norm.scaled)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.readers import Readers
 from tfmp.program.liveness import roots
 
 
@@ -19,10 +19,10 @@ class Needs:
     """What is needed of a body once it is rewritten as announced."""
 
     def __init__(self, body: Body, readers: Readers) -> None:
-        """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers()`."""
+        """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers`."""
         self._body = body
         self._waits = body.controlled
-        self._counts = [len(ports[0]) if len(ports) == 1 else sum(map(len, ports)) for ports in readers]
+        self._counts = readers.counts()
         for sources in self._waits.values():
             for source in sources:
                 self._counts[source] += 1

@@ -21,8 +21,9 @@ from tfmp.fusion.gradients import Gradients
 from tfmp.fusion.groups import Groups
 from tfmp.fusion.ready import SAME_NUMBERS
 from tfmp.fusion.repeats import Memory, Repeats
-from tfmp.fusion.surroundings import Readers, Surroundings
+from tfmp.fusion.surroundings import Surroundings
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.readers import Readers
 from tfmp.program.shapes import Shape, Sizes
 
 CHANNEL_RANKS = (4, 5)
@@ -51,7 +52,7 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
     Args:
       body: a function.
       sizes: the shapes of its tensors.
-      readers: `body.readers()`.
+      readers: `body.readers`.
       kept: nodes that must stay as they are.
     """
     done, looked, results, summed = set[Edge](), set[Any](), set[int](), set[Edge]()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import axes_of
-from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.readers import Readers
 from tfmp.program.shapes import Sizes
 
 PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2"})

@@ -215,18 +215,19 @@ class Spelling(Generic[Found]):
     def nodes_at(self, start: int, around: Surroundings) -> Sequence[int] | None:
         """Returns the nodes of a body, by their numbers here, if what was looked at is the same from the node `start`; else None."""
         inputs, readers, likeness = around.body.inputs, around.readers, around.likeness
-        nodes = [start]
+        reading, starts, first, nodes = readers.nodes, readers.starts, readers.first, [start]
         try:
             for from_readers, node, port, place in self.steps:
-                nodes.append((readers[nodes[node]][port] if from_readers else inputs[nodes[node]])[place][0])
+                near = nodes[node]
+                nodes.append(reading[starts[first[near] + port] + place] if from_readers else inputs[near][place][0])
         except IndexError:
             return None
         node_of = nodes.__getitem__
-        after, read_by = [*map(node_of, self.order)], [*_all(map(readers.__getitem__, map(node_of, self.read_by)))]
+        after, read_by = [*map(node_of, self.order)], [starts[first[node] : first[node + 1] + 1] for node in map(node_of, self.read_by)]
         alike = (
             [likeness[node_of(node)] for node in self.asked] == self.likeness
-            and [*map(len, read_by)] == self.counts
-            and [reader for reader, _ in _all(read_by)] == [*map(node_of, self.readers)]
+            and [end - start for tensors in read_by for start, end in itertools.pairwise(tensors)] == self.counts
+            and [*_all(reading[tensors[0] : tensors[-1]] for tensors in read_by)] == [*map(node_of, self.readers)]
             and [*_all(map(inputs.__getitem__, map(node_of, self.reading)))] == self.read.at(nodes)
             and len(set(nodes)) == len(nodes)
             and after == sorted(after)

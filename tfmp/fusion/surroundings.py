@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfmp.fusion.counts import Constants
-from tfmp.graph.body import Body, Edge
+from tfmp.graph.body import Body
 from tfmp.graph.kinds import Kind
+from tfmp.graph.readers import Readers
 from tfmp.program.shapes import Sizes
-
-Readers = Sequence[Sequence[Sequence[Edge]]]
-"""`Body.readers()`."""
 
 
 def numbered() -> Mapping[Any, int]:
@@ -30,7 +28,7 @@ class Surroundings:
     Attributes:
       body: a function; nothing of it but ops, types, layouts, inputs and the values of constants.
       sizes: the shapes of its tensors.
-      readers: `body.readers()`; nothing of it but the nodes.
+      readers: `body.readers`; nothing of it but the nodes.
       constants: the values of its constants, as far as they were read.
       numbers: what kinds of nodes are like, to its number (`likeness`); of one memory (`repeats`), or of this body alone.
     """

@@ -10,9 +10,9 @@ import numpy as np
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.counts import LOOKS_AT_SHAPES
 from tfmp.fusion.needed import Needs
-from tfmp.fusion.surroundings import Readers
 from tfmp.graph.body import Edge
 from tfmp.graph.grow import GrowingFunction, Made
+from tfmp.graph.readers import Readers
 from tfmp.program.shapes import Sizes
 
 DT_INT32, DT_INT64 = 3, 9

@@ -18,6 +18,7 @@ from tfmp import tf_api
 from tfmp.dtypes import REF_OFFSET
 from tfmp.graph.edges import Array, Edges, edges_of
 from tfmp.graph.kinds import Kind, Kinds
+from tfmp.graph.readers import Readers
 from tfmp.graph.schema import Layout, Slot
 
 ARG, RETVAL = "_Arg", "_Retval"
@@ -142,29 +143,10 @@ class Body:
         found = [self.by_op[op] for op in ops if op in self.by_op]
         return found[0] if len(found) == 1 else sorted(itertools.chain.from_iterable(found))
 
-    def readers(self) -> list[list[list[Edge]]]:
-        """Returns, for each node and each of its output ports, the (node, input port) pairs that read it, in node order."""
-        counts = [len(kind.layout.outputs) for kind in self.kinds.table]
-        found: list[list[list[Edge]]] = [[[]] if count == 1 else [[] for _ in range(count)] for count in map(counts.__getitem__, self.kind_of)]
-        for node, edges in enumerate(self.inputs):
-            for port, (source, output) in enumerate(edges):
-                found[source][output].append((node, port))
-        return found
-
     @functools.cached_property
-    def _readers(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """The nodes and ports of all inputs, ordered by what they read, where those of each tensor end there, and node to its first tensor."""
-        edges = self.edges
-        order = np.argsort(edges.tensor, kind="stable")
-        ends = np.cumsum(np.bincount(edges.tensor, minlength=len(edges.maker)))
-        return edges.reader[order].tolist(), edges.port[order].tolist(), ends.tolist(), edges.first.tolist()
-
-    def readers_of(self, edge: Edge) -> list[Edge]:
-        """Returns the (node, input port) pairs that read one tensor, in node order; for those who do not ask for the `readers` of all."""
-        nodes, ports, ends, first = self._readers
-        tensor = first[edge[0]] + edge[1]
-        inputs = slice(ends[tensor - 1] if tensor else 0, ends[tensor])
-        return [*zip(nodes[inputs], ports[inputs], strict=True)]
+    def readers(self) -> Readers:
+        """Who reads what each node makes; to be asked as `edges` is."""
+        return Readers.of(self.edges)
 
     @functools.cached_property
     def control_edges(self) -> tuple[Array, Array]:

@@ -45,7 +45,7 @@ def with_rounded_values(proto: Proto, stored: Mapping[str, Iterable[str]], dtype
 
 def with_cast_constants(body: Body, original: Proto, twins: Mapping[int, Sequence[int]], target: FloatFormat) -> Proto:
     """Returns a copy of `original` in which the copies of constants that are in `twins` (as `copies` returns them) are casts of their originals."""
-    editor, readers = GraphEditor(body, original), body.readers()
+    editor, readers = GraphEditor(body, original), body.readers
     for number, found in twins.items():
         for twin in found:
             node = editor.node(twin)

@@ -76,7 +76,7 @@ def with_taps(
             node.attr["parallel_iterations"].i = 1
     _seed(editor, place)
     framed = not FRAME_OPS.isdisjoint(body.ops)
-    readers = body.readers() if framed else []
+    readers = body.readers if framed else []
     waits = in_turn and not framed
     by_node = {tap.node: tap for tap in taps if body.ops[tap.node] != "Switch"}  # one of a Switch's outputs never comes
     before = ""

@@ -6,7 +6,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from tfmp.graph.body import RETVAL, Body, Edge
+from tfmp.graph.body import RETVAL, Body
+from tfmp.graph.readers import Readers
 from tfmp.graph.taps import topological
 from tfmp.measured.record import ACTIVATION, ACTIVATION_GRADIENT, UPDATE, WEIGHT, WEIGHT_GRADIENT
 from tfmp.numerics.sites import Site, Sites
@@ -91,8 +92,8 @@ class _Flow:
         return any(self.is_gradient_scope(instance, reader) for port in self._readers(instance)[node] for reader, _ in port)
 
     @functools.cache  # noqa: B019
-    def _readers(self, instance: int) -> list[list[list[Edge]]]:
-        return self._bodies[instance].readers()
+    def _readers(self, instance: int) -> Readers:
+        return self._bodies[instance].readers
 
     def _next(self, output: Output, through: Callable[[int, int], bool]) -> Iterator[Output]:
         """Yields what a tensor is handed on to, or goes into if the reader lets it `through`."""

@@ -112,7 +112,7 @@ class _Work:
     def _readers(self, edge: Edge) -> list[Edge]:
         found = self._known_readers.get(edge)
         if found is None:
-            found = self._known_readers[edge] = self.body.readers_of(edge)
+            found = self._known_readers[edge] = self.body.readers[edge[0]][edge[1]]
         return found
 
     def _redirect(self, reader: Edge, source: Edge) -> None:

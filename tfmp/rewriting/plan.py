@@ -219,7 +219,7 @@ def _casts(colouring: Colouring, target: FloatFormat, store_constants: bool) -> 
 def _round_trips(colouring: Colouring, target: FloatFormat) -> Iterator[InsertCast]:
     graph, sixteen, names = colouring.graph, colouring.sixteen, FreeNames(colouring.graph.body)
     body = graph.body
-    for node, ports in enumerate(body.readers()):
+    for node, ports in enumerate(body.readers):
         for port, readers in enumerate(ports):
             vertex = graph.first[node] + body.layouts[node].outputs[port]
             if graph.dtype[vertex] == DT_FLOAT and not _casts_from(body, node, target):

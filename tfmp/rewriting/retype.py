@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tfmp.dtypes import FLOAT32, FloatFormat
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import Proto, without_idle_casts
+from tfmp.graph.readers import Readers
 from tfmp.graph.schema import OpSchema, Slot
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.plan import FreeNames, InsertCast, Plan, Retype, Shortcut
@@ -32,7 +33,7 @@ def retyped(body: Body, original: Proto, ends: Iterable[End], target: FloatForma
       RewriteError: as `apply` does.
     """
     chosen = set(ends)
-    readers = body.readers()
+    readers = body.readers
     chosen |= set(_casts_onwards(body, chosen, readers, target))
     casts, shortcuts, names = [], [], FreeNames(body)
     for edge, found in _mismatches(body, chosen, readers):
@@ -46,7 +47,7 @@ def retyped(body: Body, original: Proto, ends: Iterable[End], target: FloatForma
     return without_idle_casts(apply(Plan(body, retypes, tuple(casts), tuple(shortcuts)), original, library, devices).proto)
 
 
-def _casts_onwards(body: Body, chosen: Collection[End], readers: list[list[list[Edge]]], target: FloatFormat) -> Iterator[End]:
+def _casts_onwards(body: Body, chosen: Collection[End], readers: Readers, target: FloatFormat) -> Iterator[End]:
     """Yields the source type of every cast to `target` that reads one of `chosen`: from now on it has nothing to do."""
     for node in {node for node, _ in chosen}:
         for port, found in enumerate(readers[node]):
@@ -54,7 +55,7 @@ def _casts_onwards(body: Body, chosen: Collection[End], readers: list[list[list[
                 yield from ((reader, Slot("SrcT")) for reader, _ in found if _is_cast(body, reader, FLOAT32, target))
 
 
-def _mismatches(body: Body, chosen: Collection[End], readers: list[list[list[Edge]]]) -> Iterator[tuple[Edge, tuple[Edge, ...]]]:
+def _mismatches(body: Body, chosen: Collection[End], readers: Readers) -> Iterator[tuple[Edge, tuple[Edge, ...]]]:
     """Yields each tensor that has readers of another type than its own from now on, with those."""
     nodes = {node for node, _ in chosen}
     sources = {source for node in nodes for source, _ in body.inputs[node]}
