@@ -102,15 +102,14 @@ class Needs:
 
     def _peeled(self, counts: list[int], inputs: Sequence[Sequence[Edge]], stand_in: Mapping[int, int]) -> set[int]:
         """Returns the entries of `inputs` that nothing needs; `counts` says how many read or wait for each, and is used up."""
-        waits = self._waits
+        edges, stands_in = list(inputs), stand_in.get
+        for node, sources in self._waits.items():
+            edges[node] = [*edges[node], *((source, 0) for source in sources)]
         todo = [node for node, count in enumerate(counts) if not count]
         found = set(todo)
         while todo:
-            node = todo.pop()
-            sources = [stand_in.get(source, source) for source, _ in inputs[node]]
-            if node in waits:
-                sources += waits[node]
-            for source in sources:
+            for read, _ in edges[todo.pop()]:
+                source = stands_in(read, read)
                 counts[source] -= 1
                 if not counts[source]:
                     found.add(source)
