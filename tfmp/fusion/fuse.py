@@ -120,12 +120,12 @@ def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: M
     growth = editor.finish()
     after = grown(body, growth, program.schemas)
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
-    replaced = {node: norm.result for norm in found for node in norm.beside}
-    replaced |= {node: norm.result for norm in found for node in norm.own}  # it may be beside another one
-    replaced |= {affine.product: affine.result for affine in scaled}
-    replaced |= {product.product: product.total for product in products}
     gone = writer.needs.needless - writer.needs.needless_before
-    after.replaced = {node: kernel for node, kernel in replaced.items() if node in gone}
+    replaced = {node: norm.result for norm in found for node in norm.beside if node in gone}
+    replaced |= {node: norm.result for norm in found for node in norm.own if node in gone}  # it may be beside another one
+    replaced |= {affine.product: affine.result for affine in scaled if affine.product in gone}
+    replaced |= {product.product: product.total for product in products if product.product in gone}
+    after.replaced = replaced
     after.dead = writer.needs.needless_of(after, growth.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
     return growth.function, after

@@ -89,7 +89,7 @@ class Needs:
         inputs: list[Sequence[Edge]] = [*body.inputs, *self._made]
         counts = [*self._counts, *[0] * len(self._made)]
         for node, instead in stand_in.items():
-            counts[instead] = sum(map(len, self._readers[node]))
+            counts[instead] = self._readers.count_of(node)
             counts[node] -= counts[instead]
         for node, edges in self._changed.items():
             for source, _ in inputs[node]:

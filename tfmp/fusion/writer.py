@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,17 @@ class Writer:
 
     def looking_at_shapes(self, nodes: Sequence[int]) -> list[Edge]:
         """Returns where the shape of what `nodes` compute is looked at."""
-        ops = self.editor.body.ops
-        return [reader for node in nodes for reader in self._readers[node][0] if ops[reader[0]] in LOOKS_AT_SHAPES]
+        return [reader for node in nodes for reader in self._looking.get(node, ())]
+
+    @functools.cached_property
+    def _looking(self) -> Mapping[int, Sequence[Edge]]:
+        """The nodes whose first output's shape is looked at, to where that is."""
+        body, found = self.editor.body, dict[int, list[Edge]]()
+        for reader in body.nodes_of(LOOKS_AT_SHAPES):
+            for port, (node, output) in enumerate(body.inputs[reader]):
+                if not output:
+                    found.setdefault(node, []).append((reader, port))
+        return found
 
     def wanted(self, nodes: Sequence[int]) -> Sequence[int]:
         """Returns those of `nodes` that something needed will read what is to be handed out of, and was not yet."""

@@ -58,6 +58,10 @@ class Readers(Sequence[list[list[tuple[int, int]]]]):
         inputs = slice(self.starts[tensor], self.starts[tensor + 1])
         return [*zip(self.nodes[inputs], self.ports[inputs], strict=True)]
 
+    def count_of(self, node: int) -> int:
+        """Returns how many inputs read what `node` makes."""
+        return self.starts[self.first[node + 1]] - self.starts[self.first[node]]
+
     def counts(self) -> list[int]:
         """Returns node to how many inputs read what it makes."""
         return [self.starts[end] - self.starts[start] for start, end in itertools.pairwise(self.first)]
