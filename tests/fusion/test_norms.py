@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 import tfmp
 from tests.fusion.running import FusedFunction, agree, with_gradients
+from tfmp.fusion.groups import UNKNOWN_SIZES
 
 IMAGE, VOLUME, ROWS = (None, 6, 5, 4), (None, 3, 4, 2, 4), (None, 5, 16)
 FORWARD, BACKWARD = "FusedBatchNormV3", "FusedBatchNormGradV3"
@@ -231,6 +233,25 @@ def not_centred(x: tf.Tensor) -> tf.Tensor:
 def statistics_of_something_else(x: tf.Tensor) -> tf.Tensor:
     mean, variance = tf.nn.moments(tf.abs(x), (0, 1, 2), keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+
+def counted_by_a_number(size: int) -> Callable[..., Any]:
+    """The program divides by a number that is no count of what it sums, whatever the batch: with some it would be."""
+
+    def forward(x: tf.Tensor) -> tf.Tensor:
+        mean = tf.reduce_mean(x, (0, 1, 2), keepdims=True)
+        variance = tf.reduce_sum(tf.math.squared_difference(x, mean), (0, 1, 2), keepdims=True) / float(size * 30)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    return forward
+
+
+@pytest.mark.parametrize("size", [*itertools.chain.from_iterable(UNKNOWN_SIZES), 3])
+def test_a_number_of_the_programs_is_no_count_of_a_batch_that_is_not_known(size: int) -> None:
+    spec = tf.TensorSpec([None, 6, 5, 4])
+    assert not FusedFunction(with_gradients(counted_by_a_number(size), []), spec, spec).found
+    known = tf.TensorSpec([size, 6, 5, 4])
+    assert FusedFunction(with_gradients(counted_by_a_number(size), []), known, known).found
 
 
 def other_axes(x: tf.Tensor) -> tf.Tensor:

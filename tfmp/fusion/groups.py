@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -21,8 +22,10 @@ from tfmp.program.shapes import Shape
 LIMIT = 400
 """How many ops are looked at around one tensor. Our own choice: a normalisation and its gradient are 80 at most."""
 
-UNKNOWN_SIZES = (101, 103, 107, 109)
-"""Stand for the sizes that are not known, in their order: prime, so that no product of them is another one's by chance."""
+UNKNOWN_SIZES = ((101, 103, 107, 109), (61, 67, 71, 73))
+"""Stand for the sizes that are not known, in their order: prime, so that no product of them is another one's by chance. Twice, since the program may have such
+numbers of its own, but not the count that either makes: what holds with both holds with any.
+"""
 
 DATA, STATISTIC, WEIGHT = "data", "statistic", "weight"
 
@@ -45,14 +48,14 @@ class Groups:
       mean, variance: random numbers that stand for a group's statistics.
     """
 
-    def __init__(self, around: Surroundings, data: Edge, axes: Sequence[int]) -> None:
-        """Looks at nothing yet; `data` must have a known rank."""
-        self._around = around
+    def __init__(self, around: Surroundings, data: Edge, axes: Sequence[int], unknown_sizes: Sequence[int] = UNKNOWN_SIZES[0]) -> None:
+        """Looks at nothing yet; `data` must have a known rank, and `unknown_sizes` stand for those of its sizes that are not known."""
+        self._around, self._unknown_sizes = around, unknown_sizes
         self._body, self._sizes, self._readers, self._constants = around.body, around.sizes, around.readers, around.constants
         self._random = random.Random(0)
         self.data, self.axes = data, tuple(axes)
         self.shape = tuple(self._sizes.shape(data) or ())
-        substitutes = iter(UNKNOWN_SIZES * len(self.shape))
+        substitutes = itertools.cycle(unknown_sizes)
         self._dimensions = [next(substitutes) if size is None else size for size in self.shape]
         self._of_statistics = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
         self._of_weights = tuple(size if axis in self.axes else 1 for axis, size in enumerate(self.shape))
@@ -138,7 +141,7 @@ class Groups:
 
         What else has one number a group and was not known may be among that, and is known anew; what is there before the data stays what it is.
         """
-        other = Groups(self._around, self.data, self.axes)
+        other = Groups(self._around, self.data, self.axes, self._unknown_sizes)
         other._kinds, other._shapes, other._random = self._kinds, self._shapes, self._random
         other.leaves = {edge: number for edge, number in self.leaves.items() if edge not in self._passing}
         other.weights = {edge: symbol for edge, symbol in self.weights.items() if edge not in self._passing}

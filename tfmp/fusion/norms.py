@@ -18,7 +18,7 @@ from tfmp.fusion.counts import Constants, axes_of
 from tfmp.fusion.forms import Form, form_of
 from tfmp.fusion.found import Gradient, Norm, Norms
 from tfmp.fusion.gradients import Gradients
-from tfmp.fusion.groups import Groups
+from tfmp.fusion.groups import UNKNOWN_SIZES, Groups
 from tfmp.fusion.ready import SAME_NUMBERS
 from tfmp.fusion.repeats import Memory, Repeats
 from tfmp.fusion.surroundings import Surroundings
@@ -123,12 +123,18 @@ class _Candidate:
 
 
 def _found(around: Surroundings, data: Edge, axes: Sequence[int]) -> Norms:
-    """Returns the normalisations of the tensor `data` along `axes`, none of which is made of another one.
+    """Returns the normalisations of the tensor `data` along `axes`, none of which is made of another one, whatever the sizes that are not known."""
+    found, *others = (_found_for(around, data, axes, sizes) for sizes in (UNKNOWN_SIZES if None in (around.sizes.shape(data) or ()) else UNKNOWN_SIZES[:1]))
+    return Norms(norm for norm in found if all(norm in other for other in others))
+
+
+def _found_for(around: Surroundings, data: Edge, axes: Sequence[int], unknown_sizes: Sequence[int]) -> Norms:
+    """Returns the same if `unknown_sizes` are the sizes that are not known.
 
     What has a gradient for the data comes before what has one for scale and offset only, and that before what has none; then, what scale and offset are
     applied to comes before what they are not.
     """
-    body, groups = around.body, Groups(around, data, axes)
+    body, groups = around.body, Groups(around, data, axes, unknown_sizes)
     groups.spread(data)
     mean, variance = groups.computing(groups.mean), groups.computing(groups.variance)
     if not mean or not variance:
