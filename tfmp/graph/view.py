@@ -97,7 +97,7 @@ def _read_by(body: Body, node: int, results: Mapping[str, str]) -> list[str]:
 
 def _edges(body: Body, texts: Sequence[str], known: Sequence[Edge | None], reader: int) -> list[Edge]:
     """Returns the data inputs among `texts`; `known` are those that are first outputs in their usual form. Control inputs come last."""
-    if texts[-1][:1] == "^":
+    if any(text[:1] == "^" for text in texts):
         data = list(itertools.takewhile(lambda text: text[:1] != "^", texts))
         names = (text[1:] for text in texts[len(data) :] if text[:1] == "^")
         body.controlled[reader] = [body.by_name[name] for name in names if name in body.by_name]  # a part of a graph may wait for what is not in it
