@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import itertools
 import sys
 import threading
 import weakref
@@ -239,13 +240,21 @@ def test_what_nodes_are_like(region: Region) -> None:
                 assert (likeness[first] == likeness[second]) == all(column[first] == column[second] for column in (body.ops, body.types, body.layouts))
 
 
+def listed(rows: Sequence[Sequence[Sequence[tuple[int, int]]]]) -> Readers:
+    """Returns the readers that `rows` lists."""
+    tensors = list(itertools.chain.from_iterable(rows))
+    inputs = list(itertools.chain.from_iterable(tensors))
+    starts, first = (list(itertools.accumulate(map(len, one), initial=0)) for one in (tensors, rows))
+    return Readers([node for node, _ in inputs], [port for _, port in inputs], starts, first)
+
+
 def test_no_reader_may_be_more_or_less(region: Region) -> None:
     for node in region.readers:
         for change in (lambda edges: [*edges, (0, 0)], lambda edges: edges[:-1], lambda edges: edges[::-1] if edges[1:] else [region.second]):
             around = region.traced.surroundings()
             rows = list(around.readers)
             rows[node] = [change(rows[node][0]), *rows[node][1:]]
-            assert not region.is_repeat(dataclasses.replace(around, readers=Readers.listed(rows))), region.traced.body.names[node]
+            assert not region.is_repeat(dataclasses.replace(around, readers=listed(rows))), region.traced.body.names[node]
 
 
 def test_no_shape_that_was_looked_at_may_differ(region: Region) -> None:

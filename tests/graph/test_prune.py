@@ -10,7 +10,7 @@ from tfmp.graph.body import Body
 from tfmp.graph.edges import Edges
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import read_function
-from tfmp.graph.wire import Written
+from tfmp.graph.wire import FunctionParts
 from tfmp.program.liveness import dead_nodes
 
 TEXT = """
@@ -37,7 +37,7 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
     body, function = view()
     before = function.SerializeToString(deterministic=True)
     assert [body.names[node] for node in dead_nodes(body)] == ["idle", "idler", "never"]
-    smaller, written = pruned(body, Written.of(function.SerializeToString()), dead_nodes(body))
+    smaller, written = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
     proto = tf_api.FunctionDef.FromString(written.joined())
     assert [node.name for node in proto.node_def] == ["first", "second", "idlest"]
     again = read_function(proto, {})
@@ -52,7 +52,7 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
 
 def test_every_other_byte_stays() -> None:
     body, function = view()
-    _, written = pruned(body, Written.of(function.SerializeToString()), dead_nodes(body))
+    _, written = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
     proto = tf_api.FunctionDef.FromString(written.joined())
     expected = type(proto)()
     expected.CopyFrom(function)
@@ -66,7 +66,7 @@ def test_what_is_known_of_nodes_goes_with_them() -> None:
     number = {name: node for node, name in enumerate(body.names)}
     notes = {"made": {number["second"]: ((2,),)}, "shapes": {number["second"]: [(2,)], number["idle"]: [(3,)]}}
     body = dataclasses.replace(body, **notes, replaced={number["idler"]: number["second"]}, residual={number["second"]}, marked={number["never"]})
-    smaller, _ = pruned(body, Written.of(function.SerializeToString()), dead_nodes(body))
+    smaller, _ = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
     second = smaller.names.index("second")
     assert (smaller.made, smaller.shapes, smaller.residual, smaller.marked) == ({second: ((2,),)}, {second: [(2,)]}, {second}, set())
     assert (smaller.replaced, smaller.pruned) == ({}, 3)

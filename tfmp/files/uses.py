@@ -10,7 +10,6 @@ from tfmp.files.flows import REFERENCES, Place, arguments
 from tfmp.files.savers import ASSIGNMENTS, SAVE
 from tfmp.files.views import GraphView
 from tfmp.graph.body import RETVAL, Body
-from tfmp.graph.readers import Readers
 from tfmp.graph.schema import Slot
 from tfmp.oplists import ALLOW, OpLists
 from tfmp.program.calls import CALLING_OPS
@@ -54,7 +53,6 @@ class Uses:
         name) in float32, which then tolerates nothing.
         """
         self._views, self._target, self._products, self._kept = views, target, lists.ops(ALLOW), kept
-        self._readers: dict[tuple[int, str], Readers] = {}
 
     def of(self, place: Place, shape: Sequence[int]) -> Iterator[Use]:
         """Yields the uses of the value at `place`, whose weight has the shape `shape`. Savers, and what neither signatures nor calls need, are left out."""
@@ -100,10 +98,7 @@ class Uses:
 
     def readers(self, place: Place) -> list[tuple[int, int]]:
         """Returns the nodes that read the tensor at `place`, each with its input port."""
-        key = (place.graph, place.body)
-        if key not in self._readers:
-            self._readers[key] = self._views[place.graph].bodies[place.body].readers
-        return self._readers[key][place.node][place.port]
+        return self._views[place.graph].bodies[place.body].readers[place.node][place.port]
 
     def _takers(self, place: Place) -> list[tuple[int, int]]:
         """The readers that take the value; of a reference, not those that only ask for the state."""

@@ -23,7 +23,7 @@ from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
 from tfmp.graph.readers import Readers
 from tfmp.graph.reread import grown
-from tfmp.graph.wire import Written
+from tfmp.graph.wire import FunctionParts
 from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
@@ -47,7 +47,7 @@ class Fused:
     """
 
     bodies: Mapping[str, Body]
-    functions: Mapping[str, Written]
+    functions: Mapping[str, FunctionParts]
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
@@ -78,7 +78,7 @@ def without_needless(fused: Fused) -> Fused:
     return Fused(bodies, functions)
 
 
-def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[Written, Body] | None:
+def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[FunctionParts, Body] | None:
     sizes, readers = Sizes.of_body(body, graphs), body.readers
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
@@ -111,10 +111,10 @@ def _ends(body: Body, found: Sequence[Norm]) -> Iterator[int]:
                 yield from way_back(body, edge)
 
 
-def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: Mapping[Any, Sequence[Any]]) -> tuple[Written, Body]:
+def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: Mapping[Any, Sequence[Any]]) -> tuple[FunctionParts, Body]:
     """Returns the function with all kernels written, and its view; `work` is as for `_write`."""
     found, products, scaled = work.values()
-    editor = GrowingFunction(body, body.serialised)
+    editor = GrowingFunction(body)
     writer = Writer(editor, sizes, readers)
     _write(writer, work)
     growth = editor.finish()

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tfmp import tf_api
-from tfmp.fusion.broadcast import BROADCASTING, broadcast
+from tfmp.fusion.broadcast import broadcast
 from tfmp.fusion.surroundings import Surroundings
 from tfmp.graph.body import Body, Edge
 from tfmp.program.shapes import Shape, Sizes
+from tfmp.program.sizes import ALIKE
 
 
 class Renumbered(Protocol):
@@ -59,9 +60,6 @@ class _NotedSizes:
 
 
 INPUTS, READERS = "inputs", "readers"
-
-ALIKE = frozenset({"AddN", "Identity", "Neg", "PreventGradient", "Rsqrt", "RsqrtGrad", "Sqrt", "SqrtGrad", "Square", "StopGradient"})
-"""Ops whose result has the shape that all their operands have."""
 
 SHAPED = frozenset({"Reshape", "Tile"})
 """Ops whose second operand tells the shape of the result, or how often it is as large as the first."""
@@ -119,7 +117,7 @@ class Implied:
         if not was_looked_at or (INPUTS, node) not in self._notes.ways:
             return None
         inputs = body.inputs[node]
-        if op in BROADCASTING or op in ALIKE:
+        if op in ALIKE:
             shapes = [self._shape(one) for one in inputs]
             return None if None in shapes else broadcast(op, shapes)
         if op in SHAPED and body.ops[inputs[1][0]] == "Const":

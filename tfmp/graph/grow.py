@@ -12,7 +12,7 @@ from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import OURS
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.wire import Written, node_as_written
+from tfmp.graph.wire import FunctionParts, node_as_written
 
 
 class Made(NamedTuple):
@@ -43,7 +43,7 @@ class Grown(NamedTuple):
       results: name of each result to how the tensor is written that it reads.
     """
 
-    function: Written
+    function: FunctionParts
     edited: Mapping[int, tf_api.NodeDef]
     touched: Mapping[int, bool]
     added: Sequence[tf_api.NodeDef]
@@ -60,12 +60,12 @@ class GrowingFunction:
       shapes: names of the nodes that were made to the shapes of their outputs.
     """
 
-    def __init__(self, body: Body, serialised: bytes) -> None:
-        """Takes `serialised`, what `body` was read from."""
+    def __init__(self, body: Body) -> None:
+        """Takes a function that was just read."""
         self.body = body
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
-        self._nodes, self._rest = Written.of(serialised)
+        self._nodes, self._rest = FunctionParts.of(body.serialised)
         self._became: dict[int, bytes] = {}
         self._redirected: dict[int, dict[int, str]] = {}
         self._sums: dict[int, tuple[set[int], list[str]]] = {}
@@ -151,7 +151,7 @@ class GrowingFunction:
         body, first, stop = self.body, self.body.arguments, self.body.proto_nodes.stop
         numbers = [number for number in {**self._redirected, **self._sums} if number < stop and number not in self._became]
         batch = [*(self._nodes[number - first] for number in numbers), *self._became.values(), *self._added]
-        protos = list(tf_api.FunctionDef.FromString(Written(batch, b"").joined()).node_def)  # all at once takes a third of the time
+        protos = list(tf_api.FunctionDef.FromString(FunctionParts(batch, b"").joined()).node_def)  # all at once takes a third of the time
         edited = dict(zip([*numbers, *self._became], protos, strict=False))
         nodes = [*self._nodes, *self._added]
         for number, written in self._became.items():
@@ -165,7 +165,7 @@ class GrowingFunction:
             head.ret[body.names[number]] = text
         rest = head.SerializeToString(deterministic=True) if results else self._rest
         touched = {number: number in self._sums for number in numbers} | dict.fromkeys(self._became, True) | dict.fromkeys(results, False)
-        return Grown(Written(nodes, rest), edited, touched, protos[len(edited) :], self._common, head.ret)
+        return Grown(FunctionParts(nodes, rest), edited, touched, protos[len(edited) :], self._common, head.ret)
 
     def _edit(self, node: tf_api.NodeDef, number: int) -> None:
         """Lets `node`, the proto of the node `number`, read what it is to."""

@@ -9,12 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from tfmp.graph.body import Body
-from tfmp.graph.wire import Written
+from tfmp.graph.wire import FunctionParts
 
 T = TypeVar("T")
 
 
-def pruned(body: Body, function: Written, needless: Collection[int]) -> tuple[Body, Written]:
+def pruned(body: Body, function: FunctionParts, needless: Collection[int]) -> tuple[Body, FunctionParts]:
     """Returns `body`, and `function`, without some nodes; the others keep their order and are, byte for byte, what they were.
 
     Args:
@@ -46,4 +46,4 @@ def pruned(body: Body, function: Written, needless: Collection[int]) -> tuple[Bo
     new.dead = ()
     new.make_readable(range(len(new) - new.results))
     nodes = list(itertools.compress(function.nodes, mask[body.arguments : len(body) - body.results]))
-    return new, Written(nodes, function.rest)
+    return new, FunctionParts(nodes, function.rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,6 @@ class Readers(Sequence[list[list[tuple[int, int]]]]):
         order = np.argsort(edges.tensor, kind="stable")
         starts = np.cumsum(np.bincount(edges.tensor, minlength=len(edges.maker)))
         return cls(edges.reader[order].tolist(), edges.port[order].tolist(), [0, *starts.tolist()], [*edges.first.tolist(), len(edges.maker)])
-
-    @classmethod
-    def listed(cls, rows: Iterable[Sequence[Sequence[tuple[int, int]]]]) -> Readers:
-        """Returns the readers that `rows` lists as this does."""
-        kept = list(rows)
-        tensors = list(itertools.chain.from_iterable(kept))
-        inputs = list(itertools.chain.from_iterable(tensors))
-        starts, first = (list(itertools.accumulate(map(len, one), initial=0)) for one in (tensors, kept))
-        return cls([node for node, _ in inputs], [port for _, port in inputs], starts, first)
 
     def __len__(self) -> int:
         """Returns the number of nodes."""

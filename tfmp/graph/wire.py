@@ -63,7 +63,7 @@ def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
     return bytes(_messages()["Beginning"](name=name, input=inputs).SerializeToString()) + common
 
 
-class Written(NamedTuple):
+class FunctionParts(NamedTuple):
     """A serialised function in parts.
 
     Attributes:
@@ -75,7 +75,7 @@ class Written(NamedTuple):
     rest: bytes
 
     @classmethod
-    def of(cls, serialised: bytes) -> Written:
+    def of(cls, serialised: bytes) -> FunctionParts:
         """Takes a serialised function apart."""
         read = _messages()["FunctionOfBytes"].FromString(serialised)
         nodes = list(read.node)

@@ -91,7 +91,6 @@ class _Flow:
             return True
         return any(self.is_gradient_scope(instance, reader) for port in self._readers(instance)[node] for reader, _ in port)
 
-    @functools.cache  # noqa: B019
     def _readers(self, instance: int) -> Readers:
         return self._bodies[instance].readers
 

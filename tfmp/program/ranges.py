@@ -132,7 +132,6 @@ class Ranges:
         """Looks nothing up yet."""
         self._body = body
         self._known: dict[Edge, Interval] = {}
-        self._constants: dict[int, Interval] = {}
         self._unbounded: dict[Edge, int] = {}  # how deep was looked there in vain
 
     def of(self, edge: Edge, depth: int = DEPTH) -> Interval:
@@ -157,10 +156,7 @@ class Ranges:
         if proto is None or port or not depth:
             return ANYTHING
         if op == "Const":
-            kind = body.kind_of[node]
-            if kind not in self._constants:
-                self._constants[kind] = constant(body.kinds.table[kind])
-            return self._constants[kind]
+            return constant(body.kinds.table[body.kind_of[node]])
         if op == "Sub" and _is_shifted_down(body, node):
             return -math.inf, 0.0
         if op == "Mul" and body.inputs[node][0] == body.inputs[node][1]:
