@@ -13,6 +13,7 @@ from tfmp.colouring.passes import Colouring
 from tfmp.colouring.reasons import Decision, decisions
 from tfmp.dtypes import FloatFormat
 from tfmp.graph.library import with_functions
+from tfmp.graph.wire import Original, Proto, as_proto
 from tfmp.oplists import OpLists
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.unfold import Instance
@@ -23,17 +24,20 @@ from tfmp.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class BodyConversion:
-    """What happened to one instance of a function: its colours, the edits, and the new proto (the original one if nothing changed).
+    """What happened to one instance of a function: its colours, the edits, and the new definition (the original one if nothing changed).
 
-    The proto still calls the functions that the original called; `Conversion.functions` has them with their new names. Of a changed function, `serialised` is
-    its serialised form.
+    It still calls the functions that the original called; `Conversion.functions` has them with their new names.
     """
 
     function: str
     colouring: Colouring
     plan: Plan
-    proto: tf_api.FunctionDef | tf_api.GraphDef
-    serialised: bytes = b""
+    definition: Original
+
+    @functools.cached_property
+    def proto(self) -> Proto:
+        """The new definition as a proto."""
+        return as_proto(self.definition)
 
     @functools.cached_property
     def sixteen(self) -> frozenset[int]:
@@ -70,7 +74,7 @@ class Conversion:
       bodies: what became of each instance, in the same order, by name of the function; further copies of one function are called "name#2", ...
       colourings: the colours of the program: one for all instances, or one for each where they are coloured apart (TensorFlow's levels).
       lists: the op lists that were in force.
-      originals: name to the proto before.
+      definitions: name to the definition before.
       seconds: wall-clock time of the conversion.
       runs: how often each instance runs when the root runs once, as far as the graph tells (see `trips.runs`).
       roots: how many of the instances are roots: two for a forward function and its backward function.
@@ -84,11 +88,16 @@ class Conversion:
     bodies: Mapping[str, BodyConversion]
     colourings: tuple[Colouring, ...]
     lists: OpLists
-    originals: Mapping[str, tf_api.FunctionDef | tf_api.GraphDef]
+    definitions: Mapping[str, Original]
     seconds: float
     runs: tuple[int, ...]
     roots: int = 1
     unused_rules: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def originals(self) -> Mapping[str, Proto]:
+        """Name to the proto before."""
+        return {name: as_proto(definition) for name, definition in self.definitions.items()}
 
     @property
     def converted(self) -> int:
@@ -127,7 +136,7 @@ class Conversion:
 
     def functions(self, new_name: Callable[[str, int], str]) -> list[Linked]:
         """Returns the roots and every function that differs from the original, under new names and calling each other (see `link`)."""
-        return link(self.instances, [Written(body.plan, body.proto, body.serialised) for body in self.bodies.values()], self.roots, new_name)
+        return link(self.instances, [Written(body.plan, body.definition) for body in self.bodies.values()], self.roots, new_name)
 
     @functools.cached_property
     def graph_def(self) -> tf_api.GraphDef:

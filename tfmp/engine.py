@@ -31,7 +31,7 @@ from tfmp.program.trips import frames, runs
 from tfmp.program.unfold import Instance, unfold
 from tfmp.program.union import Union, unite
 from tfmp.program.writes import READ
-from tfmp.rewriting.apply import Applied, apply
+from tfmp.rewriting.apply import apply
 from tfmp.rewriting.hoist import hoist_reads
 from tfmp.rewriting.plan import Move, Plan, make_plan
 from tfmp.settings import Settings, make_settings
@@ -127,8 +127,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         name, wanted = instance.function, () if settings.emulate else devices[number]
-        written = Applied(originals[name], b"") if plan.empty else apply(plan, program.definitions[name], program.schemas, wanted)
-        bodies[_label(name, bodies)] = BodyConversion(name, coloured[number], plan, *written)
+        written = originals[name] if plan.empty else apply(plan, program.definitions[name], program.schemas, wanted)
+        bodies[_label(name, bodies)] = BodyConversion(name, coloured[number], plan, written)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
     if settings.ranges.path and _share_measured(measured, program) < FEW_MEASURED:
@@ -144,11 +144,11 @@ def _with_kernels(program: Program, settings: Settings, graphs: Graphs, prune: b
         return program
     frozen_gradients = settings.device != "GPU" or not tf_api.ops_are_deterministic()
     fused = fuse(program, graphs, _kept_nodes(program, settings), frozen_gradients=frozen_gradients)
-    for name in fused.functions:
+    for name in fused.changed:
         hand_over(program.bodies[name], fused.bodies[name])
     if prune:
         fused = without_needless(fused)
-    written = {name: function.joined() for name, function in fused.functions.items()}
+    written = {name: fused.bodies[name].joined() for name in fused.changed}
     return dataclasses.replace(program, bodies=fused.bodies, definitions={**program.definitions, **written})
 
 

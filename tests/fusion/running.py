@@ -23,6 +23,7 @@ class FusedFunction:
 
     Attributes:
       body: what it has become; the body as it was if nothing was found.
+      found: whether anything was put in.
       concrete: the function as it was traced.
     """
 
@@ -36,12 +37,7 @@ class FusedFunction:
         kept = options.pop("kept", {})
         fused = fuse(program, tf_api.python_graphs([self.concrete.inference_fn]).get, {name: frozenset(kept)} if kept else {}, **options)
         self.body: Body = fused.bodies[name]
-        self._proto = fused.functions.get(name)
-
-    @property
-    def found(self) -> bool:
-        """Whether anything was put in."""
-        return self._proto is not None
+        self.found = name in fused.changed
 
     @property
     def live_ops(self) -> Mapping[str, int]:
@@ -53,8 +49,8 @@ class FusedFunction:
 
     def __call__(self, *arguments: Any, compiled: bool = False) -> Sequence[Any]:
         """Runs what it has become; returns the flat results as arrays."""
-        assert self._proto is not None
-        proto = tf_api.FunctionDef.FromString(self._proto.joined())
+        assert self.found
+        proto = tf_api.FunctionDef.FromString(self.body.joined())
         proto.signature.name = f"{self._name}_fused_{next(_numbers)}"
         if compiled:
             proto.attr["_XlaMustCompile"].b = True

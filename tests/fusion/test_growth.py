@@ -39,13 +39,14 @@ def test_controlled_nodes_and_marks_stay() -> None:
 
 def _is_what_is_read(function: FusedFunction) -> None:
     assert function.found
-    own, read = function.body, read_function(tf_api.FunctionDef.FromString(function._proto.joined()), {})
-    for column in ("names", "ops", "devices", "layouts", "types", "inputs", "protos", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
+    own, read = function.body, read_function(tf_api.FunctionDef.FromString(function.body.joined()), {})
+    for column in ("names", "ops", "devices", "layouts", "types", "inputs", "nodes", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
         assert getattr(own, column) == getattr(read, column), column
+    assert tf_api.FunctionDef.FromString(own.rest) == tf_api.FunctionDef.FromString(read.rest)
     for node, number in enumerate(own.kind_of):
         kind = own.kinds.table[number]
         assert (kind.op, kind.layout, kind.types) == (own.ops[node], own.layouts[node], own.types[node])
-        assert kind.proto is None if own.protos[node] is None else kind.proto.attr == own.protos[node].attr, own.names[node]
+        assert kind.is_pseudo if own.protos[node] is None else kind.node.attr == own.protos[node].attr, own.names[node]
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 16383, 16384, 70000])
@@ -62,7 +63,7 @@ def test_a_function_does_not_grow_with_its_rows() -> None:
         return tf.nn.batch_normalization(x, mean, variance, None, tf.ones([16]), 1e-3)
 
     few, many = (FusedFunction(normalised, tf.TensorSpec([rows, 16])) for rows in (3, 300_000))
-    sizes = [len(function._proto.joined()) for function in (few, many)]
+    sizes = [len(function.body.joined()) for function in (few, many)]
     assert sizes[1] < sizes[0] + 100
     x = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
     agree(few(x), few.before(x))

@@ -167,7 +167,7 @@ def test_programs_compute_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None
 
 def _is_what_is_read(fused: FusedFunction) -> None:
     """What is told of the function without reading it again is what reading it again tells."""
-    read = read_function(tf_api.FunctionDef.FromString(fused._proto.joined()), {})  # type: ignore[union-attr]
+    read = read_function(fused.body.joined(), {})
     for column in ("names", "ops", "types", "inputs", "controlled"):
         assert getattr(fused.body, column) == getattr(read, column), column
     assert fused.body.dead == dead_nodes(read)

@@ -14,7 +14,7 @@ from tfmp.errors import GraphError
 from tfmp.graph.kinds import Kinds
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import library_schemas, read_function, read_graph
-from tfmp.graph.wire import written, written_one
+from tfmp.graph.wire import columns_of, columns_of_graph, columns_of_nodes, joined, serialise
 from tfmp.user_rules import FLOAT32_MARK
 
 GRAPH = "a = Placeholder()\nm = MatMul(a, a)\nn = MatMul(m, a)\nt = MatMul(a, n) transpose_a=True\nc = Const() value=1.0\nd = Const() value=2.0\n"
@@ -54,16 +54,21 @@ def test_names_inputs_and_devices_do_not() -> None:
 def test_the_bytes_are_op_and_attributes_and_nothing_else() -> None:
     graph = parse(GRAPH)
     graph.node[1].device = "/device:CPU:0"
-    for read, proto in zip(written(graph), graph.node, strict=True):
-        expected = tf_api.NodeDef(op=proto.op, attr=proto.attr)
-        assert tf_api.NodeDef.FromString(read) == expected
-        assert read == written_one(proto)
+    columns = columns_of_graph(graph)
+    for attributes, proto in zip(columns.attributes, graph.node, strict=True):
+        assert tf_api.NodeDef.FromString(attributes) == tf_api.NodeDef(op=proto.op, attr=proto.attr)
+    assert columns_of_nodes(graph.node) == columns._replace(nodes=[serialise(node) for node in graph.node])
 
 
 def test_functions_are_read_as_graphs_are() -> None:
     function = functions(parse("function f(a: float) -> (r: float)\n  m = Add(a, a)\n  return r = m:z:0\n"))["f"]
     function.node_def[0].experimental_debug_info.original_node_names.append("somewhere")
-    assert list(written(function)) == [written_one(tf_api.NodeDef(op="Add", attr=function.node_def[0].attr))]
+    columns, rest = columns_of(function.SerializeToString())
+    assert columns.attributes == columns_of_nodes([tf_api.NodeDef(op="Add", attr=function.node_def[0].attr)]).attributes
+    assert columns.nodes == [serialise(function.node_def[0])]
+    assert tf_api.FunctionDef.FromString(joined(columns.nodes, rest)) == function
+    del function.node_def[:]
+    assert tf_api.FunctionDef.FromString(rest) == function
 
 
 def test_arguments_and_results_are_of_one_kind_a_type() -> None:
@@ -83,11 +88,11 @@ def test_marks_hold_for_the_marked_nodes_only() -> None:
 def test_a_copy_takes_more_kinds_and_the_first_one_does_not_know_of_it() -> None:
     graph, other = parse(GRAPH), parse("m = MatMul(a, a)\nr = Relu(m)\na = Placeholder()\n")
     kinds = Kinds()
-    first = kinds.read(written(graph), graph.node, {})
+    first = kinds.read(columns_of_graph(graph).attributes, {})
     more = copy.copy(kinds)
-    assert more.read(written(other), other.node, {}) == [first[1], 5, first[0]]
+    assert more.read(columns_of_graph(other).attributes, {}) == [first[1], 5, first[0]]
     assert (len(kinds.table), len(more.table)) == (5, 6)
-    assert kinds.read(written(graph), graph.node, {}) == first
+    assert kinds.read(columns_of_graph(graph).attributes, {}) == first
 
 
 def test_another_bodys_kinds_are_taken_in_once() -> None:

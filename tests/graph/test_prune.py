@@ -10,7 +10,6 @@ from tfmp.graph.body import Body
 from tfmp.graph.edges import Edges
 from tfmp.graph.prune import pruned
 from tfmp.graph.view import read_function
-from tfmp.graph.wire import FunctionParts
 from tfmp.program.liveness import dead_nodes
 
 TEXT = """
@@ -37,11 +36,11 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
     body, function = view()
     before = function.SerializeToString(deterministic=True)
     assert [body.names[node] for node in dead_nodes(body)] == ["idle", "idler", "never"]
-    smaller, written = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
-    proto = tf_api.FunctionDef.FromString(written.joined())
+    smaller = pruned(body, dead_nodes(body))
+    proto = tf_api.FunctionDef.FromString(smaller.joined())
     assert [node.name for node in proto.node_def] == ["first", "second", "idlest"]
     again = read_function(proto, {})
-    for field in ("names", "ops", "devices", "types", "layouts", "inputs", "by_name", "tensors", "controlled", "arguments", "results", "protos"):
+    for field in ("names", "ops", "devices", "types", "layouts", "inputs", "by_name", "tensors", "controlled", "arguments", "results", "nodes", "rest"):
         assert getattr(smaller, field) == getattr(again, field), field
     for field in dataclasses.fields(Edges):
         found, expected = getattr(smaller.edges, field.name), getattr(again.edges, field.name)
@@ -52,8 +51,7 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
 
 def test_every_other_byte_stays() -> None:
     body, function = view()
-    _, written = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
-    proto = tf_api.FunctionDef.FromString(written.joined())
+    proto = tf_api.FunctionDef.FromString(pruned(body, dead_nodes(body)).joined())
     expected = type(proto)()
     expected.CopyFrom(function)
     for name in ("never", "idler", "idle"):
@@ -66,9 +64,9 @@ def test_what_is_known_of_nodes_goes_with_them() -> None:
     number = {name: node for node, name in enumerate(body.names)}
     notes = {"made": {number["second"]: ((2,),)}, "shapes": {number["second"]: [(2,)], number["idle"]: [(3,)]}}
     body = dataclasses.replace(body, **notes, replaced={number["idler"]: number["second"]}, residual={number["second"]}, marked={number["never"]})
-    smaller, _ = pruned(body, FunctionParts.of(function.SerializeToString()), dead_nodes(body))
+    smaller = pruned(body, dead_nodes(body))
     second = smaller.names.index("second")
     assert (smaller.made, smaller.shapes, smaller.residual, smaller.marked) == ({second: ((2,),)}, {second: [(2,)]}, {second}, set())
     assert (smaller.replaced, smaller.pruned) == ({}, 3)
-    assert smaller.gone == (("AddV2", body.protos[number["idler"]], second),)
+    assert smaller.gone == (("AddV2", body.nodes[number["idler"]], second),)
     assert dead_nodes(smaller) == ()

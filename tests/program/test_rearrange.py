@@ -13,6 +13,7 @@ import tensorflow as tf
 from tests.graph_text import nodes, parse
 from tfmp import engine, tf_api
 from tfmp.graph.view import read_function
+from tfmp.graph.wire import as_proto
 from tfmp.program.moves import moved_edges
 from tfmp.program.rearrange import rearranged
 from tfmp.program.shapes import Sizes
@@ -30,7 +31,7 @@ def moved(function: Callable[..., Any], spec: tf.TensorSpec = SPEC) -> tuple[Any
     body = read_function(definition, {})
     after = rearranged(body, Sizes.of_body(body, tf_api.python_graphs([concrete.inference_fn]).get))
     plan = Plan(after, (), (), moves=tuple(Move(reader, source) for reader, source in moved_edges(body, after)))
-    return concrete, after, definition if plan.empty and not plan.moves else apply(plan, definition, {}, ("CPU",)).proto
+    return concrete, after, definition if plan.empty and not plan.moves else as_proto(apply(plan, definition, {}, ("CPU",)))
 
 
 def call(definition: Any, *arguments: np.ndarray) -> list[np.ndarray]:

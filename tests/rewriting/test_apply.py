@@ -33,7 +33,7 @@ def graph_and_plan() -> tuple[tf_api.GraphDef, Plan]:
 
 def test_a_sound_plan_is_carried_out() -> None:
     graph, plan = graph_and_plan()
-    after = apply(plan, graph, {}, ("CPU",)).proto
+    after = apply(plan, graph, {}, ("CPU",))
     assert [node.attr["T"].type for node in after.node if node.name in ("m", "r", "c")] == [DT_HALF, DT_HALF, DT_FLOAT]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tfmp import tf_api
 from tfmp.dtypes import FloatFormat, sixteen_bit
 from tfmp.errors import GraphError
-from tfmp.graph.kinds import Kind
+from tfmp.graph.body import Body
 
 FEW = 16
 """Constants of at most so many elements are taken for bounds, masks and epsilons, where rounding to zero or one changes what is meant. In larger ones
@@ -20,20 +20,15 @@ Question = Callable[[np.ndarray, FloatFormat], bool]
 """What may be asked about a value and a 16-bit type: `holds_exactly`, `overflows`, `rounds_badly`."""
 
 
-def answer(question: Question, kind: Kind, target: FloatFormat) -> bool:
-    """Returns the answer to `question` about the value of constants of one kind; raises `GraphError` if they have none that can be read."""
+def answer(question: Question, body: Body, number: int, target: FloatFormat) -> bool:
+    """Returns the answer to `question` about the value of the constants of one kind of `body`; raises `GraphError` if they have none that can be read."""
+    kind = body.kinds.table[number]
     if kind.value:
         return _answer(question, kind.value, target.name)
-    return question(np.asarray(tf_api.read_tensor(_tensor(kind.proto))), target)
-
-
-def _tensor(node: tf_api.NodeDef | None) -> tf_api.TensorProto:
-    if node is None:
-        raise TypeError("a pseudo node has no constant")
-    value = node.attr.get("value")
+    value = kind.node.attr.get("value")
     if value is None:
-        raise GraphError(f"Const node {node.name!r} has no value.")
-    return value.tensor
+        raise GraphError(f"Const node {body.names[body.kind_of.index(number)]!r} has no value.")
+    return question(np.asarray(tf_api.read_tensor(value.tensor)), target)
 
 
 @functools.lru_cache(maxsize=4096)

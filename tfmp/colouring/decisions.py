@@ -26,7 +26,7 @@ def keep_fine_decisions(canvas: Canvas) -> None:
             starts = [graph.stands_for[v] for v in graph.vertices(node) if canvas.is_float32(v)]
             onwards = Filtered(graph.fanin, lambda v, own=node: graph.node_of[v] == own or graph.op(v) in CARRIERS)  # type: ignore[misc]
             for vertex, origin in reach(starts, (onwards,), lambda v: graph.op(v) == "Const" or graph.op(v) in CARRIERS):
-                if graph.op(vertex) == "Const" and not answer(holds_exactly, body.kinds.table[body.kind_of[graph.node_of[vertex]]], canvas.rules.format):
+                if graph.op(vertex) == "Const" and not answer(holds_exactly, body, body.kind_of[graph.node_of[vertex]], canvas.rules.format):
                     canvas.leave(node, "decides by a constant", vertex if origin != vertex else -1)
                     break
 

@@ -119,8 +119,8 @@ def keep_constant_readers(canvas: Canvas) -> None:
 
 def _among(canvas: Canvas, constants: Array, question: Question) -> Array:
     """Returns number of a kind to whether it is one of `constants` (likewise), and the answer to `question` about its value is yes."""
-    table, found = canvas.graph.body.kinds.table, constants.copy()
-    found[constants] = [answer(question, table[kind], canvas.rules.format) for kind in np.flatnonzero(constants).tolist()]
+    body, found = canvas.graph.body, constants.copy()
+    found[constants] = [answer(question, body, kind, canvas.rules.format) for kind in np.flatnonzero(constants).tolist()]
     return found
 
 

@@ -46,7 +46,7 @@ def _same(body: Body, left: Edge, right: Edge, depth: int) -> bool:
     if not depth or left[1] != right[1] or body.ops[one] != body.ops[other] or body.ops[one] not in ELEMENTWISE | {"Const"}:
         return False
     if body.ops[one] == "Const":
-        return bool(body.protos[one].attr["value"] == body.protos[other].attr["value"])  # type: ignore[union-attr]
+        return bool(body.protos[one].attr["value"] == body.protos[other].attr["value"])
     return all(_same(body, a, b, depth - 1) for a, b in zip(body.inputs[one], body.inputs[other], strict=True))
 
 
@@ -55,6 +55,6 @@ def keep_sums_of_one_operand(canvas: Canvas) -> None:
     body = canvas.graph.body
     for node in body.nodes_of(["Einsum"]):
         if len(body.inputs[node]) == 1 and canvas.processable[node]:
-            read, _, made = body.protos[node].attr["equation"].s.decode().partition("->")  # type: ignore[union-attr]
+            read, _, made = body.protos[node].attr["equation"].s.decode().partition("->")
             if not set(read) <= set(made):
                 canvas.leave(node, "sum of one operand")

@@ -152,7 +152,7 @@ def _layer(body: Body, pattern: str) -> Callable[[int], object]:
         return any(all(any(fnmatch.fnmatchcase(name, one) for name in parts[place + i]) for i, one in enumerate(wanted)) for place in places)
 
     def test(node: int) -> bool:
-        mark = body.protos[node].attr.get(LAYER_MARK)  # type: ignore[union-attr]
+        mark = body.protos[node].attr.get(LAYER_MARK)
         return inside(body.names[node].rpartition("/")[0], _names_of_scope) if mark is None else inside(mark.s.decode(), _names_of_layer)
 
     return test

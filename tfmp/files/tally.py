@@ -10,6 +10,7 @@ from tfmp import tf_api
 from tfmp import tf_saved_model as tfs
 from tfmp.conversion import Conversion
 from tfmp.errors import FileError
+from tfmp.graph.wire import node_def
 from tfmp.reports.flops import flops, multiplying
 
 Shape = Sequence[int | None] | None
@@ -53,7 +54,8 @@ def tally(conversion: Conversion, shapes: Shapes) -> Tally:
     """Returns what the program of `conversion` comes to; functions that are not part of it are left out."""
     done = {True: 0.0, False: 0.0}
     for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True):
-        for proto, worker in multiplying(result.plan.body):
+        for node, worker in multiplying(result.plan.body):
+            proto = node_def(node)
             if (known := shapes(result.function, proto.name)) is not None:
                 sixteen = any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker))
                 done[sixteen] += times * flops(proto, *known)

@@ -43,7 +43,7 @@ def numbers(body: Body, edge: Edge, dimensions: Dimensions, constants: Constants
     if op == "Const":
         kind = body.kind_of[node]
         if kind not in constants:
-            constants[kind] = np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))  # type: ignore[union-attr]
+            constants[kind] = np.asarray(tf_api.read_tensor(body.protos[node].attr["value"].tensor))
         return constants[kind]
     if op in LOOKS_AT_SHAPES:
         found = dimensions(body.inputs[node][port])

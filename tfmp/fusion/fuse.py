@@ -23,7 +23,6 @@ from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
 from tfmp.graph.readers import Readers
 from tfmp.graph.reread import grown
-from tfmp.graph.wire import FunctionParts
 from tfmp.program.liveness import arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
@@ -43,11 +42,11 @@ class Fused:
 
     Attributes:
       bodies: all bodies; those without a kernel are as they were.
-      functions: name of a function that has kernels now to its definition.
+      changed: names of the functions that have kernels now.
     """
 
     bodies: Mapping[str, Body]
-    functions: Mapping[str, FunctionParts]
+    changed: frozenset[str]
 
 
 def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *, frozen_gradients: bool = True) -> Fused:
@@ -60,25 +59,23 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
       frozen_gradients: whether `FusedBatchNormGradV3` may be asked for gradients of statistics that do not change. A GPU refuses that where operations are
         to be deterministic (`tf.config.experimental.enable_op_determinism`).
     """
-    bodies, functions = dict(program.bodies), {}
+    found = {}
     for name, body in program.bodies.items():
         ops = {kind.op for kind in body.kinds.table}
         hopeful = name and not WANTED.isdisjoint(ops) and LOOPS_INSIDE.isdisjoint(ops)
-        found = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
-        if found is not None:
-            functions[name], bodies[name] = found
-    return Fused(bodies, functions)
+        after = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
+        if after is not None:
+            found[name] = after
+    return Fused({**program.bodies, **found}, frozenset(found))
 
 
 def without_needless(fused: Fused) -> Fused:
     """Returns `fused` without the nodes that kernels replace, nor anything else that TensorFlow prunes, in the functions that have kernels."""
-    bodies, functions = dict(fused.bodies), {}
-    for name, function in fused.functions.items():
-        bodies[name], functions[name] = pruned(bodies[name], function, dead_nodes(bodies[name]))
-    return Fused(bodies, functions)
+    smaller = {name: pruned(fused.bodies[name], dead_nodes(fused.bodies[name])) for name in fused.changed}
+    return dataclasses.replace(fused, bodies={**fused.bodies, **smaller})
 
 
-def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> tuple[FunctionParts, Body] | None:
+def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], frozen_gradients: bool) -> Body | None:
     sizes, readers = Sizes.of_body(body, graphs), body.readers
     found, products = list(norms(body, sizes, readers, kept)), list(summed_products(body, sizes, readers, kept))
     if not frozen_gradients:
@@ -87,10 +84,10 @@ def _fused(program: Program, body: Body, graphs: Graphs, kept: frozenset[int], f
         scaled = list(affines(body, sizes, readers, kept.union(*((*norm.own, *norm.beside) for norm in found))))
         if not found and not products and not scaled:
             return None
-        function, after = _grown(program, body, sizes, readers, {write_norms: found, write_products: products, write_affine: scaled})
+        after = _grown(program, body, sizes, readers, {write_norms: found, write_products: products, write_affine: scaled})
         cycles = _nodes_of_cycles(after) if any(map(body.controlled.__contains__, _ends(body, found))) else frozenset()
         if not cycles:
-            return function, after
+            return after
         rest = [norm for norm in found if cycles.isdisjoint(_ends(body, [norm]))]
         if len(rest) == len(found):
             return None
@@ -111,8 +108,8 @@ def _ends(body: Body, found: Sequence[Norm]) -> Iterator[int]:
                 yield from way_back(body, edge)
 
 
-def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: Mapping[Any, Sequence[Any]]) -> tuple[FunctionParts, Body]:
-    """Returns the function with all kernels written, and its view; `work` is as for `_write`."""
+def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: Mapping[Any, Sequence[Any]]) -> Body:
+    """Returns the function with all kernels written; `work` is as for `_write`."""
     found, products, scaled = work.values()
     editor = GrowingFunction(body)
     writer = Writer(editor, sizes, readers)
@@ -128,7 +125,7 @@ def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: M
     after.replaced = replaced
     after.dead = writer.needs.needless_of(after, growth.touched)
     after.residual = set(_residual(body, readers, after, sizes, found))
-    return growth.function, after
+    return after
 
 
 def _residual(before: Body, readers: Readers, after: Body, sizes: Sizes, found: Sequence[Norm]) -> Iterator[int]:

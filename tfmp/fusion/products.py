@@ -47,8 +47,8 @@ def _adds_up_examples(body: Body, sizes: Sizes, product: int, total: int) -> boo
     left, right = (sizes.shape(edge) for edge in body.inputs[product])
     if left is None or right is None or len(left) != len(right) or len(left) < 3 or not left[-1] or not right[-1]:
         return False
-    attrs = body.protos[product].attr  # type: ignore[union-attr]
-    if not attrs["adj_x"].b or attrs["adj_y"].b or body.protos[total].attr["keep_dims"].b:  # type: ignore[union-attr]
+    attrs = body.protos[product].attr
+    if not attrs["adj_x"].b or attrs["adj_y"].b or body.protos[total].attr["keep_dims"].b:
         return False
     examples, axes = len(left) - 2, body.inputs[total][1]
     if _are_of_a_gradient(body, sizes, axes, examples):

@@ -80,7 +80,7 @@ class Notes:
         """Nothing was looked at yet."""
         body = around.body
         self.around, self.kinds, self.ways, self.sizes = around, dict[int, None](), dict[tuple[str, int], None](), _NotedSizes(around.sizes)
-        columns: dict[str, Any] = {name: _Noted(getattr(body, name), self.kinds) for name in ("ops", "types", "layouts", "kind_of", "protos")}
+        columns: dict[str, Any] = {name: _Noted(getattr(body, name), self.kinds) for name in ("ops", "types", "layouts", "kind_of", "nodes")}
         watched = Body(body.name, inputs=_Noted(body.inputs, self.ways, INPUTS), **columns)  # type: ignore[arg-type]  # and no other column
         readers: Any = _NotedReaders(around.readers, self.ways, READERS)
         self.surroundings = Surroundings(watched, self.sizes, readers, around.constants)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ class Implied:
     def _follow(self, node: int) -> Shape:
         body, op, was_looked_at = self._body, self._body.ops[node], node in self._notes.kinds
         if op == "Const" and was_looked_at:
-            return tuple(size.size for size in body.protos[node].attr["value"].tensor.tensor_shape.dim)  # type: ignore[union-attr]
+            return tuple(size.size for size in body.protos[node].attr["value"].tensor.tensor_shape.dim)
         if not was_looked_at or (INPUTS, node) not in self._notes.ways:
             return None
         inputs = body.inputs[node]
@@ -126,7 +126,7 @@ class Implied:
 
     def _shaped(self, op: str, data: Edge, by: Edge) -> Shape:
         """Returns the shape that a constant gives to data, or that data repeated so often have."""
-        value = tf_api.read_tensor(self._body.protos[by[0]].attr["value"].tensor).tolist()  # type: ignore[union-attr]
+        value = tf_api.read_tensor(self._body.protos[by[0]].attr["value"].tensor).tolist()
         before = self._shape(data)
         if (op == "Reshape" and -1 in value) or (op == "Tile" and (before is None or None in before)):
             return None

@@ -11,6 +11,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tfmp.graph.edges import Array, Edges, edges_of
 from tfmp.graph.kinds import Kind, Kinds
 from tfmp.graph.readers import Readers
 from tfmp.graph.schema import Layout, Slot
+from tfmp.graph.wire import Node, joined, node_def
 
 ARG, RETVAL = "_Arg", "_Retval"
 
@@ -30,8 +32,31 @@ Edge = tuple[int, int]
 """Number of the source node and of its output port."""
 
 
-Gone = tuple[str, tf_api.NodeDef, int]
+Gone = tuple[str, Node, int]
 """A node that was taken out of a body since a kernel does what it did: its op, itself, and the number of the kernel's node."""
+
+
+class Protos(Sequence[tf_api.NodeDef | None]):
+    """Nodes as TensorFlow reads them, None for pseudo nodes; each is read when it is first asked for. Never written to."""
+
+    def __init__(self, nodes: Sequence[Node | None]) -> None:
+        """Takes nodes that may be serialised."""
+        self._nodes = nodes
+        self._read: dict[int, tf_api.NodeDef] = {}
+
+    def __len__(self) -> int:
+        """Returns the number of nodes."""
+        return len(self._nodes)
+
+    def __getitem__(self, number: Any) -> Any:
+        """Returns one node."""
+        node = self._nodes[number]
+        if not isinstance(node, bytes):
+            return node
+        found = self._read.get(number)
+        if found is None:
+            found = self._read[number] = node_def(node)
+        return found
 
 
 @dataclasses.dataclass
@@ -48,8 +73,8 @@ class Body:
       layouts: layout of each node.
       types: type number of each slot of each node. Never written to: nodes of one kind share the list.
       inputs: data inputs of each node, in port order.
-      protos: each node's NodeDef, None for pseudo nodes. Never written to.
-      serialised: the proto of a function that was just read, in its serialised form; else b"".
+      nodes: each node, serialised if it is a function's; None for pseudo nodes (`protos` has them as TensorFlow reads them).
+      rest: all else of a function, serialised.
       attrs: the function's own attributes (`_XlaMustCompile`, ...), by name.
       arguments, results: how many pseudo nodes there are of each.
       by_name: name to number, of everything that can be read (results cannot).
@@ -77,8 +102,8 @@ class Body:
     layouts: list[Layout] = dataclasses.field(default_factory=list)
     types: list[list[int]] = dataclasses.field(default_factory=list)
     inputs: list[list[Edge]] = dataclasses.field(default_factory=list)
-    protos: list[tf_api.NodeDef | None] = dataclasses.field(default_factory=list)
-    serialised: bytes = b""
+    nodes: list[Node | None] = dataclasses.field(default_factory=list)
+    rest: bytes = b""
     attrs: Mapping[str, tf_api.AttrValue] = dataclasses.field(default_factory=dict)
     arguments: int = 0
     results: int = 0
@@ -109,7 +134,12 @@ class Body:
     @property
     def pseudo_nodes(self) -> list[int]:
         """The numbers of the nodes that are not in the proto: arguments and results."""
-        return np.flatnonzero(self.kinds.which(lambda kind: kind.proto is None)[self.kind_array]).tolist()
+        return np.flatnonzero(self.kinds.which(lambda kind: kind.is_pseudo)[self.kind_array]).tolist()
+
+    @functools.cached_property
+    def protos(self) -> Protos:
+        """The nodes as TensorFlow reads them."""
+        return Protos(self.nodes)
 
     @functools.cached_property
     def kind_array(self) -> Array:
@@ -134,7 +164,8 @@ class Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""
         moved = dataclasses.replace(self, inputs=inputs, resized={**self.resized, **resized}, dead=None)
         changed = {node: inputs[node] for node in itertools.compress(range(len(self)), map(operator.is_not, self.inputs, inputs))}
-        moved.__dict__.update({name: self.__dict__[name] for name in self.__dict__.keys() & {"by_op", "kind_array", "control_edges"}})  # these stay as they are
+        stays = self.__dict__.keys() & {"by_op", "kind_array", "control_edges", "protos"}
+        moved.__dict__.update({name: self.__dict__[name] for name in stays})
         moved.__dict__["edges"] = self.edges.with_inputs(changed)
         return moved
 
@@ -171,19 +202,19 @@ class Body:
     def tensor_name(self, edge: Edge) -> str:
         """Returns how a NodeDef of this body writes the tensor `edge`."""
         source, port = edge
-        if self.ops[source] == ARG and self.protos[source] is None:
+        if self.ops[source] == ARG and self.nodes[source] is None:
             return self.names[source]
         if not self.name:
             return f"{self.names[source]}:{port}" if port else self.names[source]
         return self.names[source] + self.layouts[source].output_names[port]
 
-    def add(self, names: Sequence[str], kinds: Sequence[int], devices: Iterable[str], protos: Sequence[tf_api.NodeDef | None]) -> None:
+    def add(self, names: Sequence[str], kinds: Sequence[int], devices: Iterable[str], nodes: Sequence[Node | None]) -> None:
         """Adds nodes of the kinds numbered `kinds`, which read nothing yet."""
         start, table = len(self), self.kinds.table
         self.names += names
         self.kind_of += kinds
         self.devices += devices
-        self.protos += protos
+        self.nodes += nodes
         self.inputs += [[]] * len(names)  # until they are connected
         for column, values in (
             (self.ops, [kind.op for kind in table]),
@@ -193,6 +224,10 @@ class Body:
             column += map(values.__getitem__, kinds)  # type: ignore[operator]
         if any(kind.marked for kind in table):
             self.marked.update(start + node for node, kind in enumerate(kinds) if table[kind].marked)
+
+    def joined(self) -> bytes:
+        """Returns the function, serialised; of a body that `view`, `reread.grown` or `prune` has made."""
+        return joined(self.nodes[self.proto_nodes.start : self.proto_nodes.stop], self.rest)  # type: ignore[arg-type]  # a function's are bytes
 
     def make_readable(self, numbers: range) -> None:
         """Lets the nodes in `numbers`, and their first outputs, be found by name."""
@@ -210,7 +245,7 @@ class Body:
         """Returns how the first output of nodes of a kind is written, after their names; of nodes that have none, something that nothing reads."""
         if not kind.layout.outputs:
             return ":"
-        return kind.layout.output_names[0] if self.name and kind.proto is not None else ""
+        return kind.layout.output_names[0] if self.name and not kind.is_pseudo else ""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.graph.body import Body
-from tfmp.graph.edit import OURS, GraphEditor, Proto, without_nodes
+from tfmp.graph.edit import OURS, GraphEditor, without_nodes
+from tfmp.graph.wire import Proto
 
 
 def copies(body: Body, target: FloatFormat) -> dict[int, list[int]]:

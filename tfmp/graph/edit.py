@@ -9,11 +9,7 @@ from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.schema import Slot
-
-Proto = tf_api.FunctionDef | tf_api.GraphDef
-
-Original = Proto | bytes
-"""What is copied before it is edited: a proto, or a function in its serialised form."""
+from tfmp.graph.wire import Original, Proto
 
 
 def copy_of(original: Original) -> Proto:
@@ -171,11 +167,10 @@ class Retarget:
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """The FunctionDef `proto` under the name `name`, for those who only want its serialised form; `serialised` is that of `proto`, if it is at hand."""
+    """The function `original` under the name `name`, for those who only want its serialised form."""
 
-    proto: Proto
+    original: Original
     name: str
-    serialised: bytes = b""
 
     def SerializeToString(self) -> bytes:  # noqa: N802  (protobuf's name)
         """Returns the function, serialised. A message that is followed by another is parsed as the first with what the second says merged into it
@@ -183,12 +178,13 @@ class Renamed:
         """
         renaming = tf_api.FunctionDef()
         renaming.signature.name = self.name
-        return (self.serialised or self.proto.SerializeToString()) + renaming.SerializeToString()
+        serialised = self.original if isinstance(self.original, bytes) else self.original.SerializeToString()
+        return bytes(serialised + renaming.SerializeToString())
 
 
-def retargeted(proto: Proto, name: str, retargets: Iterable[Retarget]) -> Proto:
-    """Returns a copy of `proto`, a FunctionDef under the name `name` or a GraphDef, whose calls go where `retargets` say."""
-    copy = copy_of(proto)
+def retargeted(original: Original, name: str, retargets: Iterable[Retarget]) -> Proto:
+    """Returns a copy of `original`, a function under the name `name` or a GraphDef, whose calls go where `retargets` say."""
+    copy = copy_of(original)
     is_function = isinstance(copy, tf_api.FunctionDef)
     if is_function:
         copy.signature.name = name

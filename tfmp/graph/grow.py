@@ -12,7 +12,7 @@ from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.edit import OURS
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.wire import FunctionParts, node_as_written
+from tfmp.graph.wire import Columns, columns_of_nodes, debug_info, node_as_written, serialise
 
 
 class Made(NamedTuple):
@@ -32,27 +32,25 @@ def _output_name(op: str, port: int) -> str:
 
 
 class Grown(NamedTuple):
-    """A function with ops in the place of others.
+    """What a function has become that has ops in the place of others.
 
     Attributes:
-      function: the nodes that there were, in their order, then added ones.
-      edited: numbers of the nodes that are not what they were, to what they are now.
-      touched: numbers of these nodes, and of the results that read something else now, to whether more than that has changed.
-      added: the added nodes.
-      common: of each added node the bytes of what it has in common with others, as `Kinds.read` takes them.
+      edited: numbers of the nodes that are not what they were.
+      columns: these nodes as they are now, then the nodes that were added after all that there were.
+      touched: numbers of the edited nodes, and of the results that read something else now, to whether more than that has changed.
       results: name of each result to how the tensor is written that it reads.
+      rest: all of the function but its nodes, serialised.
     """
 
-    function: FunctionParts
-    edited: Mapping[int, tf_api.NodeDef]
+    edited: Sequence[int]
+    columns: Columns
     touched: Mapping[int, bool]
-    added: Sequence[tf_api.NodeDef]
-    common: Sequence[bytes]
     results: Mapping[str, str]
+    rest: bytes
 
 
 class GrowingFunction:
-    """Puts ops in the place of others. A function is taken for the bytes of its nodes: only those that change are ever read and written.
+    """Puts ops in the place of others. Only nodes that change are ever read and written.
 
     Attributes:
       body: the function before any edit; node numbers are its.
@@ -65,11 +63,9 @@ class GrowingFunction:
         self.body = body
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
-        self._nodes, self._rest = FunctionParts.of(body.serialised)
         self._became: dict[int, bytes] = {}
         self._redirected: dict[int, dict[int, str]] = {}
         self._sums: dict[int, tuple[set[int], list[str]]] = {}
-        self._common: list[bytes] = []
         self._added: list[bytes] = []
         self._taken = set(body.names)
         self._constants: dict[Any, str] = {}
@@ -98,9 +94,7 @@ class GrowingFunction:
             name += "_"
             free = name + OURS
         self._taken.add(free)
-        common = self._common_of(op, near, value, attrs)
-        self._added.append(node_as_written(free, inputs, common))
-        self._common.append(common)
+        self._added.append(node_as_written(free, inputs, self._common_of(op, near, value, attrs)))
         self.shapes[free] = shapes
         return Made(free, op)
 
@@ -111,7 +105,7 @@ class GrowingFunction:
         if found is None:
             node = tf_api.NodeDef(op=op, device=self.body.devices[near])
             node.MergeFromString(_template(op, tuple(attrs.items())) + value)
-            for name, mark in self.body.protos[near].attr.items():  # type: ignore[union-attr]
+            for name, mark in self.body.protos[near].attr.items():
                 if name[0] == "_" and name != "_output_shapes":
                     node.attr[name].CopyFrom(mark)
             found = self._shared[key] = bytes(node.SerializeToString())
@@ -127,11 +121,9 @@ class GrowingFunction:
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
         """Makes the node `number` be of op `op`; its name, its device, its marks and what it waits for stay. Who reads it is to be told (`named`)."""
-        name, debug = self.body.names[number], tf_api.NodeDef()
+        name, debug = self.body.names[number], debug_info(self.body.nodes[number])  # type: ignore[arg-type]
         waits = [f"^{self.body.names[source]}" for source in self.body.controlled.get(number, ())]
-        if self.body.protos[number].HasField("experimental_debug_info"):  # type: ignore[union-attr]
-            debug.experimental_debug_info.CopyFrom(self.body.protos[number].experimental_debug_info)  # type: ignore[union-attr]
-        self._became[number] = node_as_written(name, [*inputs, *waits], self._common_of(op, number, b"", attrs)) + debug.SerializeToString()
+        self._became[number] = node_as_written(name, [*inputs, *waits], self._common_of(op, number, b"", attrs)) + debug
         self.shapes[name] = shapes
         return Made(name, op)
 
@@ -148,27 +140,20 @@ class GrowingFunction:
 
     def finish(self) -> Grown:
         """Returns the function with all that was edited and added."""
-        body, first, stop = self.body, self.body.arguments, self.body.proto_nodes.stop
+        body, stop = self.body, self.body.proto_nodes.stop
         numbers = [number for number in {**self._redirected, **self._sums} if number < stop and number not in self._became]
-        batch = [*(self._nodes[number - first] for number in numbers), *self._became.values(), *self._added]
-        protos = list(tf_api.FunctionDef.FromString(FunctionParts(batch, b"").joined()).node_def)  # all at once takes a third of the time
-        edited = dict(zip([*numbers, *self._became], protos, strict=False))
-        nodes = [*self._nodes, *self._added]
-        for number, written in self._became.items():
-            nodes[number - first] = written
-        for number in numbers:
-            self._edit(edited[number], number)
-            nodes[number - first] = edited[number].SerializeToString(deterministic=True)
-        head = tf_api.FunctionDef.FromString(self._rest)
+        batch = [*map(body.nodes.__getitem__, numbers), *self._became.values(), *self._added]
+        columns = columns_of_nodes(batch, [functools.partial(self._edit, number) for number in numbers])
+        head = tf_api.FunctionDef.FromString(body.rest)
         results = {number: texts[0] for number, texts in self._redirected.items() if number >= stop}
         for number, text in results.items():
             head.ret[body.names[number]] = text
-        rest = head.SerializeToString(deterministic=True) if results else self._rest
+        rest = serialise(head) if results else body.rest
         touched = {number: number in self._sums for number in numbers} | dict.fromkeys(self._became, True) | dict.fromkeys(results, False)
-        return Grown(FunctionParts(nodes, rest), edited, touched, protos[len(edited) :], self._common, head.ret)
+        return Grown([*numbers, *self._became], columns, touched, head.ret, rest)
 
-    def _edit(self, node: tf_api.NodeDef, number: int) -> None:
-        """Lets `node`, the proto of the node `number`, read what it is to."""
+    def _edit(self, number: int, node: Any) -> None:
+        """Lets `node`, the node `number` as `wire.columns_of` has it, read what it is to."""
         inputs = node.input
         for port, text in self._redirected.get(number, {}).items():
             inputs[port] = text  # data inputs precede control inputs (NodeDef.input)
@@ -176,7 +161,7 @@ class GrowingFunction:
             (dropped, others), waits = self._sums[number], len(self.body.inputs[number])
             data = [text for port, text in enumerate(inputs[:waits]) if port not in dropped] + others
             inputs[:] = [*data, *inputs[waits:]]
-            node.attr["N"].i = len(data)
+            node.attr["N"] = tf_api.AttrValue(i=len(data)).SerializeToString()
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}

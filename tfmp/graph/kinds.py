@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Kind:
       op: op type; of what is read as a newer version, that.
       layout: its slots and ports.
       types: type number of each slot. Never written to.
-      proto: one of the nodes; None for arguments and results. Only its attributes hold for the others.
+      written: op and attributes of the nodes as they are written; b"" for arguments and results, which are not.
       marked: whether the nodes are in a region that the user keeps in float32.
       value: of constants whose tensor takes at most `SMALL_TENSOR` bytes, that tensor, serialised; else b"".
     """
@@ -41,9 +41,19 @@ class Kind:
     op: str
     layout: Layout
     types: list[int]
-    proto: tf_api.NodeDef | None
+    written: bytes
     marked: bool = False
     value: bytes = b""
+
+    @property
+    def is_pseudo(self) -> bool:
+        """Whether the nodes are arguments or results."""
+        return not self.written
+
+    @property
+    def node(self) -> tf_api.NodeDef:
+        """Op and attributes of the nodes, as a node that has nothing else; made anew whenever it is asked for."""
+        return tf_api.NodeDef.FromString(self.written)
 
     def type_of(self, slot: Slot) -> int:
         """Returns the type number of one of the slots."""
@@ -83,21 +93,19 @@ class Kinds:
 
     def pseudo(self, op: str, layout: Layout, types: Sequence[int]) -> list[int]:
         """Returns the numbers of the kinds of arguments or results of these types."""
-        return self._read([(op, dtype) for dtype in types], lambda position: Kind(op, layout, [types[position]], None))
+        return self._read([(op, dtype) for dtype in types], lambda position: Kind(op, layout, [types[position]], b""))
 
-    def read(self, nodes: Iterable[bytes], protos: Sequence[tf_api.NodeDef], library: Mapping[str, OpSchema]) -> list[int]:
-        """Returns the numbers of the kinds of `nodes`.
+    def read(self, attributes: Sequence[bytes], library: Mapping[str, OpSchema]) -> list[int]:
+        """Returns the numbers of the kinds of nodes.
 
         Args:
-          nodes: for each node bytes that are the same for nodes that are alike (`wire.written`).
-          protos: the same nodes as TensorFlow reads them.
+          attributes: for each node its op and attributes, written alike for nodes that are alike (`wire.Columns`).
           library: schemas of functions that nodes may name as their op.
 
         Raises:
           GraphError: an op is unknown.
         """
-        keys = list(nodes)
-        return self._read(keys, lambda position: _kind(keys[position], protos[position], library))
+        return self._read(attributes, lambda position: _kind(attributes[position], library))
 
     def _read(self, keys: Sequence[object], make: Callable[[int], Kind]) -> list[int]:
         """Returns the numbers of `keys`; `make` makes the kind of a new one, by its position."""
@@ -120,11 +128,18 @@ Facts = tuple[str, Layout, list[int], bool, bytes]
 """Op, layout, types, mark and value, as a `Kind` has them."""
 
 
-def _kind(written: bytes, proto: tf_api.NodeDef, library: Mapping[str, OpSchema]) -> Kind:
-    op = proto.op
-    is_usual = op not in library and len(written) <= SMALL
-    op, layout, types, marked, value = _remembered(written) if is_usual else _facts(op, proto.attr, library)
-    return Kind(op, layout, types, proto, marked, value)
+def _kind(written: bytes, library: Mapping[str, OpSchema]) -> Kind:
+    if len(written) <= SMALL and _op(written) not in library:
+        op, layout, types, marked, value = _remembered(written)
+    else:
+        node = tf_api.NodeDef.FromString(written)
+        op, layout, types, marked, value = _facts(node.op, node.attr, library)
+    return Kind(op, layout, types, written, marked, value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _op(written: bytes) -> str:
+    return str(tf_api.NodeDef.FromString(written).op)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -138,7 +138,7 @@ def _hold_up(editor: GraphEditor, tap: Tap, name: str, readers: Sequence[Sequenc
 def _seed(editor: GraphEditor, place: str) -> None:
     for number in editor.body.proto_nodes:
         proto = editor.body.protos[number]
-        seeds = [proto.attr.get(attr) for attr in ("seed", "seed2")]  # type: ignore[union-attr]
+        seeds = [proto.attr.get(attr) for attr in ("seed", "seed2")]
         if all(seed is not None and seed.i == 0 for seed in seeds):
             editor.node(number).attr["seed2"].i = 1 + zlib.crc32(f"{place}/{editor.body.names[number]}".encode())
 

@@ -10,41 +10,47 @@ from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import serialise, written
+from tfmp.graph.wire import Columns, Original, columns_of, columns_of_graph, signature_of
 
 
-def read_function(function: tf_api.FunctionDef, library: Mapping[str, OpSchema]) -> Body:
+def signature(function: Original) -> tf_api.OpDef:
+    """Returns the signature of a function."""
+    return signature_of(function) if isinstance(function, bytes) else function.signature
+
+
+def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of `function`.
 
     Args:
-      function: a definition as the eager context or a GraphDef's library holds it.
+      function: a definition as the eager context or a GraphDef's library holds it, or its serialised form, which is read in half the time.
       library: schemas of functions that nodes may name as their op type.
 
     Raises:
       GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
     """
-    signature = function.signature
-    body = Body(signature.name, attrs=function.attr, arguments=len(signature.input_arg), results=len(signature.output_arg))
-    body.control_results = tuple(function.control_ret.values())
-    add_pseudo(body, ARG, signature.input_arg)
-    body.serialised = serialise(function)
-    add_nodes(body, function.node_def, written(function, body.serialised), library)
+    columns, rest = columns_of(function if isinstance(function, bytes) else function.SerializeToString())
+    head = tf_api.FunctionDef.FromString(rest)
+    arguments, results = head.signature.input_arg, head.signature.output_arg
+    body = Body(head.signature.name, attrs=head.attr, arguments=len(arguments), results=len(results), rest=rest)
+    body.control_results = tuple(head.control_ret.values())
+    add_pseudo(body, ARG, arguments)
+    add_nodes(body, columns, library)
     body.called_as_ops = frozenset(library)  # which may look functions up as they are asked for
     body.make_readable(range(len(body)))
-    add_pseudo(body, RETVAL, signature.output_arg)
+    add_pseudo(body, RETVAL, results)
     _refuse_twins(body)
-    connect(body, range(len(body)), function.ret)
+    connect(body, range(len(body)), [*[()] * body.arguments, *columns.inputs, *([head.ret.get(result.name, "")] for result in results)])
     return body
 
 
 def read_graph(graph: tf_api.GraphDef, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the main graph of `graph`; raises `GraphError` as `read_function` does."""
-    body = Body("")
-    add_nodes(body, graph.node, written(graph), library)
+    body, columns = Body(""), columns_of_graph(graph)
+    add_nodes(body, columns, library)
     body.called_as_ops = frozenset(library)
     body.make_readable(range(len(body)))
     _refuse_twins(body)
-    connect(body, range(len(body)), {})
+    connect(body, range(len(body)), columns.inputs)
     return body
 
 
@@ -59,10 +65,9 @@ def add_pseudo(body: Body, op: str, args: Sequence[tf_api.Message]) -> None:
     body.add([arg.name for arg in args], body.kinds.pseudo(op, layout, [arg.type for arg in args]), [""] * len(args), [None] * len(args))
 
 
-def add_nodes(body: Body, nodes: Iterable[tf_api.NodeDef], as_written: Iterable[bytes], library: Mapping[str, OpSchema]) -> None:
-    """Adds `nodes`, of which `as_written` has the attributes. Each field is read once, and column by column, since there may be very many."""
-    protos = list(nodes)
-    body.add([proto.name for proto in protos], body.kinds.read(as_written, protos, library), [proto.device for proto in protos], protos)
+def add_nodes(body: Body, columns: Columns, library: Mapping[str, OpSchema]) -> None:
+    """Adds nodes."""
+    body.add(columns.names, body.kinds.read(columns.attributes, library), columns.devices, columns.nodes)
 
 
 def _refuse_twins(body: Body) -> None:
@@ -72,10 +77,9 @@ def _refuse_twins(body: Body) -> None:
         raise GraphError(f"two nodes{_where(body)} are called {twin!r}; rename one of them.")
 
 
-def connect(body: Body, numbers: Sequence[int], results: Mapping[str, str]) -> None:
-    """Fills `body.inputs` of the nodes in `numbers`; `results` says what each result of a function reads."""
+def connect(body: Body, numbers: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
+    """Fills `body.inputs` of the nodes in `numbers`; `texts` says how what each of them reads, or waits for, is written."""
     find, wanted = body.tensors.get, [len(kind.layout.inputs) for kind in body.kinds.table]
-    texts = [proto.input[:] if (proto := body.protos[node]) is not None else _read_by(body, node, results) for node in numbers]
     rows: list[list[Any]] = [list(map(find, row)) for row in texts]
     for place in [place for place, row in enumerate(rows) if None in row]:
         rows[place] = _edges(body, texts[place], rows[place], numbers[place])
@@ -88,11 +92,6 @@ def connect(body: Body, numbers: Sequence[int], results: Mapping[str, str]) -> N
         return
     for node, row in zip(numbers, rows, strict=True):
         body.inputs[node] = row
-
-
-def _read_by(body: Body, node: int, results: Mapping[str, str]) -> list[str]:
-    """Returns what the argument or result `node` of a function reads."""
-    return [results.get(body.names[node], "")] if body.ops[node] == RETVAL else []
 
 
 def _edges(body: Body, texts: Sequence[str], known: Sequence[Edge | None], reader: int) -> list[Edge]:

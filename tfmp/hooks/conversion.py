@@ -59,8 +59,8 @@ def _run(functions: Sequence[tf_api.AtomicFunction], links: Sequence[tuple[int, 
     names, graphs = [function.name for function in functions], tf_api.python_graphs(functions).get
     variables = _variables(functions) if settings.has_rules_of("variable") else None
     if len(names) == 1:
-        return engine.convert_named(names[0], tf_api.function_definition, settings, variables, graphs, prune=prune)
-    return engine.convert_pair(names[0], names[1], links, tf_api.function_definition, settings, variables, graphs, prune=prune)
+        return engine.convert_named(names[0], tf_api.serialised_function, settings, variables, graphs, prune=prune)
+    return engine.convert_pair(names[0], names[1], links, tf_api.serialised_function, settings, variables, graphs, prune=prune)
 
 
 class _Details:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import Body
-from tfmp.graph.edit import Original
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import library_schemas, read_function, read_graph
+from tfmp.graph.view import library_schemas, read_function, read_graph, signature
+from tfmp.graph.wire import Original
 from tfmp.program.calls import call_nodes, is_compiled
 
-Lookup = Callable[[str], tf_api.FunctionDef]
-"""Function name to its definition."""
+Lookup = Callable[[str], Original]
+"""Function name to its definition, which is read in half the time if it is serialised."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Program:
     Attributes:
       root: name of the root function, or "" for a main graph.
       bodies: name to body; the root comes first.
-      definitions: name to the proto that a body was read from; of a function that was given kernels, it may be in its serialised form.
+      definitions: name to what a body was read from.
       compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
       partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.
@@ -59,7 +59,7 @@ def from_function(name: str, lookup: Lookup) -> Program:
     definition = lookup(name)
     schemas = _CalledAsOps(lookup)
 
-    def read(definition: tf_api.FunctionDef) -> Body:
+    def read(definition: Original) -> Body:
         return read_function(definition, schemas)
 
     return _explore(read(definition), {name: definition}, lookup, read, schemas)
@@ -74,7 +74,7 @@ class _CalledAsOps(dict[str, OpSchema]):
 
     def __contains__(self, op: object) -> bool:
         if not super().__contains__(op) and isinstance(op, str) and tf_api.op_def(op) is None and tf_api.has_function(op):
-            self[op] = OpSchema(self._lookup(op).signature)
+            self[op] = OpSchema(signature(self._lookup(op)))
         return super().__contains__(op)
 
 
@@ -106,7 +106,7 @@ def from_library(name: str, library: Mapping[str, tf_api.FunctionDef], schemas: 
     """
     lookup = _finder(library)
 
-    def read(definition: tf_api.FunctionDef) -> Body:
+    def read(definition: Original) -> Body:
         return read_function(definition, schemas)
 
     return _explore(read(lookup(name)), {name: library[name]}, lookup, read, schemas)
@@ -123,9 +123,9 @@ def _finder(library: Mapping[str, tf_api.FunctionDef]) -> Lookup:
 
 def _explore(
     root: Body,
-    definitions: dict[str, tf_api.FunctionDef | tf_api.GraphDef],
+    definitions: dict[str, Original],
     lookup: Lookup,
-    read: Callable[[tf_api.FunctionDef], Body],
+    read: Callable[[Original], Body],
     schemas: Mapping[str, OpSchema],
 ) -> Program:
     bodies = {root.name: root}
@@ -135,7 +135,7 @@ def _explore(
         name, under_xla = todo.pop()
         if name not in bodies:
             definition = lookup(name)
-            if definition.signature.attr:  # a template: what its types are is up to each call
+            if signature(definition).attr:  # a template: what its types are is up to each call
                 continue
             definitions[name], bodies[name] = definition, read(definition)
         body = bodies[name]
@@ -144,6 +144,6 @@ def _explore(
             continue
         reached[compiled].add(name)
         for node, names in call_nodes(body):
-            asks = is_compiled(body.protos[node].attr)  # type: ignore[union-attr]
+            asks = is_compiled(body.protos[node].attr)
             todo += [(callee, compiled or asks) for callee in reversed(names)]
     return Program(root.name, bodies, definitions, frozenset(reached[True]), frozenset(reached[False]), schemas=schemas)

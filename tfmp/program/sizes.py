@@ -139,10 +139,10 @@ class SameSizes:
         return [place] if shape is not None and place[1] < len(shape) and shape[place[1]] is None else []
 
     def _constant(self, node: int) -> list[int]:
-        return tf_api.read_tensor(self._body.protos[node].attr["value"].tensor).reshape(-1).tolist()  # type: ignore[union-attr]
+        return tf_api.read_tensor(self._body.protos[node].attr["value"].tensor).reshape(-1).tolist()
 
     def _number(self, node: int, attr: str) -> int:
-        return self._body.protos[node].attr[attr].i if attr in self._body.protos[node].attr else 0  # type: ignore[union-attr]
+        return self._body.protos[node].attr[attr].i if attr in self._body.protos[node].attr else 0
 
     def _flag(self, node: int, attr: str) -> int:
-        return int(attr in self._body.protos[node].attr and self._body.protos[node].attr[attr].b)  # type: ignore[union-attr]
+        return int(attr in self._body.protos[node].attr and self._body.protos[node].attr[attr].b)

@@ -85,6 +85,6 @@ def _calls(program: Program, function: str) -> Iterator[tuple[int, str, int, str
     for node, names in call_nodes(body):
         if all(name in program.bodies for name in names):
             for attr in CALLING_OPS[body.ops[node]].function_attrs:
-                value = body.protos[node].attr[attr]  # type: ignore[union-attr]
+                value = body.protos[node].attr[attr]
                 for position, function_attr in enumerate([value.func] if value.HasField("func") else value.list.func):
                     yield node, attr, position, function_attr.name

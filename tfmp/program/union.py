@@ -60,7 +60,7 @@ def unite(program: Program, instances: Sequence[Instance]) -> Union:
         return Union(bodies[0], (0,), tuple(instances), (), ())
     union = Body(bodies[0].name, attrs=bodies[0].attrs, by_name=bodies[0].by_name)
     for body, offset in zip(bodies, offsets, strict=True):
-        for column in ("names", "ops", "devices", "layouts", "types", "protos"):
+        for column in ("names", "ops", "devices", "layouts", "types", "nodes"):
             getattr(union, column).extend(getattr(body, column))
         union.kind_of += map(union.kinds.take_in(body.kinds).__getitem__, body.kind_of)
         union.inputs.extend([(source + offset, port) for source, port in edges] for edges in body.inputs)

@@ -108,7 +108,7 @@ def _variable(body: Body, handle: Edge) -> object:
     """Returns what is the same for all handles of one variable, None if that is not known; arguments are different variables."""
     node, op = handle[0], body.ops[handle[0]]
     if op == "VarHandleOp":
-        attrs = body.protos[node].attr  # type: ignore[union-attr]
+        attrs = body.protos[node].attr
         return (attrs["shared_name"].s if "shared_name" in attrs else b"") or body.names[node]
     return handle if op == ARG else None
 

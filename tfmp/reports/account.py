@@ -14,6 +14,7 @@ from typing import IO, Any
 from tfmp.colouring.reasons import REPLACED, Decision
 from tfmp.conversion import Conversion
 from tfmp.graph.flat import Shape
+from tfmp.graph.wire import node_def
 from tfmp.oplists import ALLOW
 from tfmp.reports import as_json, markdown, overlay, page, text
 from tfmp.reports.describe import describe
@@ -213,14 +214,15 @@ def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
 def flop_share(conversion: Conversion, shapes: ShapeLookup) -> float:
     """Returns the share (0 to 1) of matrix-multiplication FLOPs that are in 16 bit, loops counted by their steps; 1.0 if nothing is known of any."""
     found = [
-        (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker)), times, result, proto)
+        (any(result.colouring.sixteen[vertex] for vertex in result.colouring.graph.vertices(worker)), times, result, node)
         for times, result in zip(conversion.runs, conversion.bodies.values(), strict=True)
-        for proto, worker in multiplying(result.plan.body)
+        for node, worker in multiplying(result.plan.body)
     ]
     if all(converted for converted, *_ in found):  # mostly; shapes are what takes time here
         return 1.0
     done = {True: 0.0, False: 0.0}
-    for converted, times, result, proto in found:
+    for converted, times, result, node in found:
+        proto = node_def(node)
         if (known := shapes(result.function, proto.name)) is not None:
             done[converted] += times * flops(proto, *known)
     return done[True] / sum(done.values()) if sum(done.values()) else 1.0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tfmp import tf_api
 from tfmp.graph.body import Body
 from tfmp.graph.flat import Shape
+from tfmp.graph.wire import Node
 
 UNKNOWN = 32
 """Stands for a dimension that is not known before the program runs, which mostly is the batch; shares of one program's FLOPs hardly depend on it."""
@@ -81,11 +82,11 @@ def flops(node: tf_api.NodeDef, inputs: Sequence[Shape], output: Shape) -> float
     return formula(node, known, [UNKNOWN if size is None else size for size in output])
 
 
-def multiplying(body: Body) -> Iterator[tuple[tf_api.NodeDef, int]]:
+def multiplying(body: Body) -> Iterator[tuple[Node, int]]:
     """Yields the nodes of `FORMULAS` that the program had, whose shapes tell how much is multiplied, each with the number of the node that does it now: its
     own, or that of the kernel in its place.
     """
     for node in body.nodes_of(FORMULAS):
         if node in body.replaced or node not in body.made:
-            yield body.protos[node], body.replaced.get(node, node)
-    yield from ((proto, kernel) for op, proto, kernel in body.gone if op in FORMULAS)
+            yield body.nodes[node], body.replaced.get(node, node)
+    yield from ((gone, kernel) for op, gone, kernel in body.gone if op in FORMULAS)

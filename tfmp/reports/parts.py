@@ -11,6 +11,7 @@ from tfmp.conversion import BodyConversion, Conversion
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.body import Body
 from tfmp.graph.flat import Shape
+from tfmp.graph.wire import node_def
 from tfmp.program.calls import callees
 from tfmp.program.liveness import dead_nodes
 from tfmp.program.unfold import Instance
@@ -84,7 +85,7 @@ class Part:
 
     @functools.cached_property
     def _counted(self) -> dict[int, int]:
-        return {worker: self.body.by_name[proto.name] for proto, worker in multiplying(self.body)}
+        return {worker: self.body.by_name[node_def(node).name] for node, worker in multiplying(self.body)}
 
     @property
     def estimated(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,23 +12,16 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.errors import RewriteError
 from tfmp.graph import kernels
 from tfmp.graph.body import Body, plain
-from tfmp.graph.edit import GraphEditor, Original, Proto
+from tfmp.graph.edit import GraphEditor
 from tfmp.graph.reread import reread
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import serialise, written
+from tfmp.graph.wire import Original, serialise
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
 
-class Applied(NamedTuple):
-    """A graph with the edits of a plan: the proto, and its serialised form; of a main graph, b""."""
-
-    proto: Proto
-    serialised: bytes
-
-
-def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Applied:
-    """Returns a copy of `original` with the edits of `plan`; `original` is not changed.
+def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Original:
+    """Returns `original`, which is not changed, with the edits of `plan`: of a function its serialised form, of a main graph a copy.
 
     Args:
       plan: edits of the body that was read from `original`.
@@ -61,9 +53,9 @@ def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devic
     for read in plan.reads:
         editor.hand_over(read.node, read.argument or _cast_read(editor, read), CALLING_OPS[plan.body.ops[read.node]].inputs, read.target.number)
     serialised = serialise(editor.proto) if plan.body.name else b""
-    after = reread(plan.body, editor.proto, editor.touched, library, written(editor.proto, serialised) if serialised else ())
+    after = reread(plan.body, editor.proto, editor.touched, library)
     verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
-    return Applied(editor.proto, serialised)
+    return serialised or editor.proto
 
 
 def _add(editor: GraphEditor, cast: InsertCast) -> str:

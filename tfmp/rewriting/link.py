@@ -7,18 +7,18 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from tfmp.graph.edit import Proto, Renamed, Retarget, retargeted
+from tfmp.graph.edit import Renamed, Retarget, retargeted
+from tfmp.graph.wire import Original, Proto
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """One instance after its plan was carried out: the edits, and the proto, which still calls the old functions; its serialised form, if that is at hand."""
+    """One instance after its plan was carried out: the edits, and its definition, which still calls the old functions."""
 
     plan: Plan
-    proto: Proto
-    serialised: bytes = b""
+    definition: Original
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,12 @@ class Linked:
       instance: number of the first instance that it serves.
       name: its name; the old one if nothing changed.
       source: its definition under the old name, calling the old functions.
-      serialised: the same, serialised, if that is at hand.
       retargets: which of its calls go where.
     """
 
     instance: int
     name: str
-    source: Proto
-    serialised: bytes
+    source: Original
     retargets: tuple[Retarget, ...]
 
     @functools.cached_property
@@ -47,7 +45,7 @@ class Linked:
     @property
     def message(self) -> Proto | Renamed:
         """What to register it by: `proto`, or something that serialises to the same function and costs no copy."""
-        return self.proto if self.retargets else Renamed(self.source, self.name, self.serialised)
+        return self.proto if self.retargets else Renamed(self.source, self.name)
 
 
 def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, new_name: Callable[[str, int], str]) -> list[Linked]:
@@ -81,7 +79,7 @@ def link(instances: Sequence[Instance], written: Sequence[Written], roots: int, 
                 if callee.instance in changed
             ]
             name = names.get(number, instance.function)
-            result.append(Linked(number, name, written[number].proto, written[number].serialised, tuple(retargets)))
+            result.append(Linked(number, name, written[number].definition, tuple(retargets)))
     return result
 
 

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tfmp.dtypes import FLOAT32, FloatFormat
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import Proto, without_idle_casts
+from tfmp.graph.edit import without_idle_casts
 from tfmp.graph.readers import Readers
 from tfmp.graph.schema import OpSchema, Slot
+from tfmp.graph.wire import Proto, as_proto
 from tfmp.rewriting.apply import apply
 from tfmp.rewriting.plan import FreeNames, InsertCast, Plan, Retype, Shortcut
 
@@ -44,7 +45,7 @@ def retyped(body: Body, original: Proto, ends: Iterable[End], target: FloatForma
         else:
             casts.append(InsertCast(names.take(body.names[node], port, end), edge, origin, end, found))
     retypes = tuple(Retype(node, slot, target.number) for node, slot in sorted(chosen, key=lambda end: (end[0], end[1].attr, end[1].index)))
-    return without_idle_casts(apply(Plan(body, retypes, tuple(casts), tuple(shortcuts)), original, library, devices).proto)
+    return without_idle_casts(as_proto(apply(Plan(body, retypes, tuple(casts), tuple(shortcuts)), original, library, devices)))
 
 
 def _casts_onwards(body: Body, chosen: Collection[End], readers: Readers, target: FloatFormat) -> Iterator[End]:
