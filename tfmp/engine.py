@@ -21,6 +21,7 @@ from tfmp.fusion.fuse import fuse, without_needless
 from tfmp.graph.body import Body
 from tfmp.graph.edges import Array
 from tfmp.graph.kernels import XLA_DEVICES
+from tfmp.graph.wire import as_proto
 from tfmp.measured.naming import aliases
 from tfmp.measured.rules import Measured
 from tfmp.program.liveness import dead_nodes
@@ -127,7 +128,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         name, wanted = instance.function, () if settings.emulate else devices[number]
-        written = originals[name] if plan.empty else apply(plan, program.definitions[name], program.schemas, wanted)
+        graph = as_proto(originals[name]) if not name else None
+        written = originals[name] if plan.empty else apply(plan, graph, program.schemas, wanted)
         bodies[_label(name, bodies)] = BodyConversion(name, coloured[number], plan, written)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
@@ -148,8 +150,7 @@ def _with_kernels(program: Program, settings: Settings, graphs: Graphs, prune: b
         hand_over(program.bodies[name], fused.bodies[name])
     if prune:
         fused = without_needless(fused)
-    written = {name: fused.bodies[name].joined() for name in fused.changed}
-    return dataclasses.replace(program, bodies=fused.bodies, definitions={**program.definitions, **written})
+    return dataclasses.replace(program, bodies=fused.bodies)
 
 
 def _with_moves(plan: Plan, before: Body) -> Plan:

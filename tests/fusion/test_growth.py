@@ -39,9 +39,10 @@ def test_controlled_nodes_and_marks_stay() -> None:
 
 def _is_what_is_read(function: FusedFunction) -> None:
     assert function.found
-    own, read = function.body, read_function(tf_api.FunctionDef.FromString(function.body.joined()), {})
-    for column in ("names", "ops", "devices", "layouts", "types", "inputs", "nodes", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
+    own, read = function.body, read_function(function.body.joined(), {})
+    for column in ("names", "ops", "devices", "layouts", "types", "inputs", "arguments", "results", "by_name", "controlled", "marked", "tensors"):
         assert getattr(own, column) == getattr(read, column), column
+    assert list(own.protos) == list(read.protos)
     assert tf_api.FunctionDef.FromString(own.rest) == tf_api.FunctionDef.FromString(read.rest)
     for node, number in enumerate(own.kind_of):
         kind = own.kinds.table[number]

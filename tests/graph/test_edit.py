@@ -8,7 +8,8 @@ import pytest
 from tests.graph_text import functions, parse, render
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, DT_HALF
-from tfmp.graph.edit import GraphEditor, Retarget, retargeted
+from tfmp.graph.edit import GraphEditor
+from tfmp.graph.retarget import Retarget, retargeted
 from tfmp.graph.schema import Slot
 from tfmp.graph.view import read_function, read_graph
 

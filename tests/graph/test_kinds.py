@@ -14,7 +14,7 @@ from tfmp.errors import GraphError
 from tfmp.graph.kinds import Kinds
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.view import library_schemas, read_function, read_graph
-from tfmp.graph.wire import columns_of, columns_of_graph, columns_of_nodes, joined, serialise
+from tfmp.graph.wire import columns_of, columns_of_graph, joined, parted
 from tfmp.user_rules import FLOAT32_MARK
 
 GRAPH = "a = Placeholder()\nm = MatMul(a, a)\nn = MatMul(m, a)\nt = MatMul(a, n) transpose_a=True\nc = Const() value=1.0\nd = Const() value=2.0\n"
@@ -57,16 +57,18 @@ def test_the_bytes_are_op_and_attributes_and_nothing_else() -> None:
     columns = columns_of_graph(graph)
     for attributes, proto in zip(columns.attributes, graph.node, strict=True):
         assert tf_api.NodeDef.FromString(attributes) == tf_api.NodeDef(op=proto.op, attr=proto.attr)
-    assert columns_of_nodes(graph.node) == columns._replace(nodes=[serialise(node) for node in graph.node])
+    serialised = [node.SerializeToString() for node in graph.node]
+    assert columns_of(serialised) == columns._replace(nodes=serialised)
 
 
 def test_functions_are_read_as_graphs_are() -> None:
     function = functions(parse("function f(a: float) -> (r: float)\n  m = Add(a, a)\n  return r = m:z:0\n"))["f"]
     function.node_def[0].experimental_debug_info.original_node_names.append("somewhere")
-    columns, rest = columns_of(function.SerializeToString())
-    assert columns.attributes == columns_of_nodes([tf_api.NodeDef(op="Add", attr=function.node_def[0].attr)]).attributes
-    assert columns.nodes == [serialise(function.node_def[0])]
-    assert tf_api.FunctionDef.FromString(joined(columns.nodes, rest)) == function
+    nodes, rest = parted(function.SerializeToString())
+    alone = tf_api.NodeDef(name="m", op="Add", attr=function.node_def[0].attr)
+    assert columns_of(nodes).attributes == columns_of([alone.SerializeToString()]).attributes
+    assert [tf_api.NodeDef.FromString(node) for node in nodes] == list(function.node_def)
+    assert tf_api.FunctionDef.FromString(joined(nodes, rest)) == function
     del function.node_def[:]
     assert tf_api.FunctionDef.FromString(rest) == function
 

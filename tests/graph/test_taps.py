@@ -7,7 +7,7 @@ import pytest
 from tests.graph_text import functions, parse
 from tfmp import tf_api
 from tfmp.graph.body import Body
-from tfmp.graph.edit import Retarget
+from tfmp.graph.retarget import Retarget
 from tfmp.graph.taps import Tap, topological, with_taps
 from tfmp.graph.view import library_schemas, read_function
 

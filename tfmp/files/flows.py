@@ -232,7 +232,7 @@ def _follow_values(joined: Joined, view: GraphView, name: str, node: int) -> Non
                     joined.lose(place, end)
                 else:
                     joined.join(place, end)
-            if body.protos[source] is not None and (name or body.ops[source] != "Const"):
+            if body.nodes[source] is not None and (name or body.ops[source] != "Const"):
                 joined.lose(place, f"{body.ops[source]} node {body.names[source]!r} is handed over in the same place")
 
 
@@ -295,4 +295,4 @@ def _shared_name(view: GraphView, name: str, node: int) -> _Name:
 def is_argument(view: GraphView, place: Place) -> bool:
     """Returns whether `place` is an argument of a function."""
     body = view.bodies[place.body]
-    return body.ops[place.node] == ARG and body.protos[place.node] is None
+    return body.ops[place.node] == ARG and body.nodes[place.node] is None

@@ -295,7 +295,7 @@ class _Constants:
             return
         for one in flow.places:
             here = self._body(one)
-            if here.ops[one.node] == "Const" and here.protos[one.node] is not None:
+            if here.ops[one.node] == "Const" and here.nodes[one.node] is not None:
                 found = twins if one == place else constants.copies(here, self._target.format).get(one.node, [])
                 self._storage.constants[one.graph, one.body][one.node] = found
                 self._storage.ends[one.graph, one.body].add((one.node, Slot("dtype")))

@@ -1,46 +1,79 @@
-"""The only writer of graph protos. It works on copies: the protos that a `Body` was read from are never changed."""
+"""The only writer of nodes. What a `Body` was read from is never changed; of a function, only nodes that change are read and written."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import MutableSequence, Sequence
+from typing import NamedTuple
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.body import Body, Edge
+from tfmp.graph.kinds import NEWER
 from tfmp.graph.schema import Slot
-from tfmp.graph.wire import Original, Proto
+from tfmp.graph.wire import Columns, Node, Original, Proto, as_proto, columns_of, copy_of, joined, node_as_written, node_def, serialise, serialised, with_inputs
 
 
-def copy_of(original: Original) -> Proto:
-    """Returns a new proto that says what `original` does."""
-    if isinstance(original, bytes):
-        return tf_api.FunctionDef.FromString(original)
-    copy = type(original)()
-    copy.CopyFrom(original)
-    return copy
+class Edited(NamedTuple):
+    """What of a graph is not what it was.
+
+    Attributes:
+      numbers: the nodes that are not.
+      columns: these nodes as they are now, then the added ones.
+      touched: numbers of these nodes, of arguments and of results, to whether more has changed than what they read.
+      head: all of a function but its nodes.
+    """
+
+    numbers: Sequence[int]
+    columns: Columns
+    touched: dict[int, bool]
+    head: tf_api.FunctionDef
 
 
 class GraphEditor:
-    """Edits a copy of one body's proto.
+    """Edits one graph.
 
     Attributes:
-      body: the view of the proto before any edit; node numbers are its.
-      proto: the edited copy.
+      body: its view before any edit; node numbers are its.
+      head: all of a function but its nodes, to be edited; of a main graph, nothing.
       touched: numbers of the nodes that were edited, to whether more was than which tensors they read.
     """
 
-    def __init__(self, body: Body, original: Original) -> None:
-        """Copies `original`, the proto that `body` was read from."""
+    def __init__(self, body: Body, original: Proto | None = None) -> None:
+        """Starts from `original`, a proto with the nodes of `body`; or, of a function, from what `body` was read from."""
         self.body = body
-        self.proto: Proto = copy_of(original)
-        self._nodes = self.proto.node_def if body.name else self.proto.node
         self.touched: dict[int, bool] = {}
+        self._original = original
+        self._nodes: Sequence[Node | None] = body.nodes
+        self.head = tf_api.FunctionDef.FromString(body.rest)
+        if original is not None:
+            self._nodes = [*[None] * body.arguments, *(original.node_def if body.name else original.node)]
+        if original is not None and body.name:
+            self.head = copy_of(original)
+            del self.head.node_def[:]
+        self._written: dict[int, bytes] = {}
+        self._edited: dict[int, tf_api.NodeDef] = {}
+        self._redirected: dict[int, dict[int, str]] = {}
+        self._added: list[bytes] = []
 
     def node(self, number: int) -> tf_api.NodeDef:
-        """Returns the copy's node with the body's number, to be edited."""
+        """Returns the node with the body's number, to be edited."""
         self.touched[number] = True
-        return self._nodes[number - self.body.arguments]
+        node = self._edited.get(number)
+        if node is None:
+            node = self._edited[number] = tf_api.NodeDef.FromString(self._now(number))
+            self._redirect(number, node.input)
+            self._redirected.pop(number, None)
+        return node
+
+    def _now(self, number: int) -> bytes:
+        """Returns a node that is not being edited as it is now, serialised, but for what it is redirected to."""
+        return self._written.get(number) or serialised(self._nodes[number])
+
+    def _set(self, number: int, attribute: bytes) -> None:
+        """Gives a node that is not being edited an attribute, which may be there already: the last one counts (protobuf's encoding guide, on maps)."""
+        self.touched[number] = True
+        self._written[number] = self._now(number) + attribute
 
     def forget_shapes(self, number: int) -> None:
         """Takes away the shapes of its results from a node of a saved function whose results have others now: TensorFlow refuses a node with wrong ones."""
@@ -48,30 +81,31 @@ class GraphEditor:
 
     def retype(self, number: int, slot: Slot, dtype: int) -> None:
         """Sets one type attribute, or the type of an argument or result; a node that the body read as a newer op becomes that op."""
-        if self.body.protos[number] is None:
+        if self.body.nodes[number] is None:
             self._retype_signature(number, dtype)
-            return
-        node = self.node(number)
-        if node.op != self.body.ops[number]:
-            node.op = self.body.ops[number]
-            node.attr["U"].type = DT_FLOAT
-        if slot.index < 0:
+        elif slot.index >= 0:
+            self.node(number).attr[slot.attr].list.type[slot.index] = dtype
+        elif number in self._edited or self.body.ops[number] in NEWER.values():
+            node = self.node(number)
+            if node.op != self.body.ops[number]:
+                node.op = self.body.ops[number]
+                node.attr["U"].type = DT_FLOAT
             node.attr[slot.attr].type = dtype
         else:
-            node.attr[slot.attr].list.type[slot.index] = dtype
+            self._set(number, _typed(slot.attr, dtype))
 
     def _retype_signature(self, number: int, dtype: int) -> None:
         self.touched[number] = True
-        signature, last = self.proto.signature, len(self.body) - self.body.results
+        signature, last = self.head.signature, len(self.body) - self.body.results
         (signature.input_arg[number] if number < last else signature.output_arg[number - last]).type = dtype
+
+    def add(self, node: Node) -> None:
+        """Adds a node."""
+        self._added.append(serialised(node))
 
     def add_cast(self, name: str, source: str, device: str, origin: int, target: int) -> str:
         """Adds a Cast of the tensor written `source`; returns how its output is written."""
-        node = self._nodes.add(name=name, op="Cast", device=device)
-        node.input.append(source)
-        node.attr["SrcT"].type = origin
-        node.attr["DstT"].type = target
-        node.attr["Truncate"].b = False
+        self.add(node_as_written(name, [source], _cast(device, origin, target)))
         return self.cast_output(name)
 
     def cast_output(self, name: str) -> str:
@@ -80,13 +114,13 @@ class GraphEditor:
 
     def add_constant(self, name: str, like: int, dtype: int) -> str:
         """Adds a copy of the Const numbered `like` with its value rounded to `dtype`; returns how its output is written."""
-        old = self.body.protos[like]
-        node = self._nodes.add()
-        node.CopyFrom(old)
+        node = tf_api.NodeDef()
+        node.CopyFrom(node_def(self._nodes[like]))
         node.name = name
         node.attr["dtype"].type = dtype
         value = tf_api.read_tensor(node.attr["value"].tensor)
         node.attr["value"].tensor.CopyFrom(tf_api.make_tensor(value, dtype))
+        self.add(node)
         return f"{name}:output:0" if self.body.name else name
 
     def add_read(self, name: str, handle: str, like: tf_api.NodeDef, before: int | None) -> str:
@@ -94,14 +128,14 @@ class GraphEditor:
 
         With `before`, it is read when the node of that number has all that it waits for, else at once.
         """
-        node = self._nodes.add()
+        node = tf_api.NodeDef()
         node.CopyFrom(like)
         node.name = name
-        del node.input[:]
-        node.input.append(handle)
+        node.input[:] = [handle]
         if before is not None:
             waited_for = dict.fromkeys(text.removeprefix("^").partition(":")[0] for text in self.node(before).input)
             node.input.extend(f"^{one}" for one in waited_for if self.body.by_name.get(one, self.body.arguments) >= self.body.arguments)
+        self.add(node)
         return f"{name}:value:0" if self.body.name else name
 
     def wait_for(self, number: int, name: str) -> None:
@@ -110,31 +144,33 @@ class GraphEditor:
 
     def add_control_output(self, name: str) -> None:
         """Makes a function not count as done before its node called `name` is; in a main graph, where a run ends when it has what is fetched, nothing."""
-        if self.body.name:
-            self.proto.signature.control_output.append(name)
-            self.proto.control_ret[name] = name
+        self.head.signature.control_output.append(name)
+        self.head.control_ret[name] = name
 
     def rename_inputs(self, number: int, old: str, new: str) -> None:
         """Makes the node `number` of a main graph read the node `new` wherever it reads the node `old`, as data or as control."""
-        inputs = self._nodes[number - self.body.arguments].input
-        for port, text in enumerate(inputs):
-            name, colon, rest = text.removeprefix("^").partition(":")
-            if name == old:
-                inputs[port] = f"{'^' if text.startswith('^') else ''}{new}{colon}{rest}"
+        names = [text.removeprefix("^").partition(":")[0] for text in node_def(self._nodes[number]).input]
+        if old in names:
+            inputs = self.node(number).input
+            for port, text in enumerate(inputs):
+                name, colon, rest = text.removeprefix("^").partition(":")
+                if name == old:
+                    inputs[port] = f"{'^' if text.startswith('^') else ''}{new}{colon}{rest}"
 
     def add_argument(self, name: str, dtype: int, returned: bool) -> None:
         """Adds an argument to the function's signature, and with `returned` a result that hands it back."""
-        self.proto.signature.input_arg.add(name=name, type=dtype)
-        if "_input_shapes" in self.proto.attr:  # a shape for each argument, in SavedModels
-            self.proto.attr["_input_shapes"].list.shape.add(unknown_rank=True)
+        self.head.signature.input_arg.add(name=name, type=dtype)
+        if "_input_shapes" in self.head.attr:  # a shape for each argument, in SavedModels
+            self.head.attr["_input_shapes"].list.shape.add(unknown_rank=True)
         if returned:
-            self.proto.signature.output_arg.add(name=f"{name}_out", type=dtype)
-            self.proto.ret[f"{name}_out"] = name
+            self.head.signature.output_arg.add(name=f"{name}_out", type=dtype)
+            self.head.ret[f"{name}_out"] = name
 
     def hand_over(self, number: int, text: str, types: str, dtype: int) -> None:
         """Lets the calling node `number` hand over the tensor written `text`, of type `dtype`, as one more value; `types` is its attribute with their types."""
         node = self.node(number)
-        set_data_inputs(node, [*(one for one in node.input if not one.startswith("^")), text])
+        waits = [one for one in node.input if one.startswith("^")]
+        node.input[:] = [*node.input[: len(node.input) - len(waits)], text, *waits]
         node.attr[types].list.type.append(dtype)
         for name in ("output_shapes", "_output_shapes"):  # the second one is in SavedModels
             if name in node.attr and node.attr[name].list.shape:
@@ -144,102 +180,57 @@ class GraphEditor:
         """Makes one data input, or one result of the function, read the tensor written `text`."""
         number, port = reader
         self.touched.setdefault(number, False)
-        if self.body.protos[number] is None:
-            self.proto.ret[self.body.names[number]] = text
+        if self.body.nodes[number] is None:
+            self.head.ret[self.body.names[number]] = text
+        elif number in self._edited:
+            self._edited[number].input[port] = text
         else:
-            self._nodes[number - self.body.arguments].input[port] = text  # data inputs precede control inputs (NodeDef.input)
+            self._redirected.setdefault(number, {})[port] = text
+
+    def _redirect(self, number: int, inputs: MutableSequence[str]) -> None:
+        """Lets the inputs of a node be what they were redirected to. Data inputs precede control inputs (NodeDef.input)."""
+        for port, text in self._redirected.get(number, {}).items():
+            inputs[port] = text
+
+    def finish(self) -> Edited:
+        """Returns all that was edited and added."""
+        in_between = self.body.proto_nodes
+        numbers = [number for number in self.touched if number in in_between]
+        self._written.update((number, serialise(node)) for number, node in self._edited.items())
+        edits = [functools.partial(self._redirect, number) for number in self._redirected]
+        self._written.update(zip(self._redirected, with_inputs(map(self._now, self._redirected), edits), strict=True))
+        self._redirected = {}
+        return Edited(numbers, columns_of([*map(self._written.__getitem__, numbers), *self._added]), self.touched, self.head)
+
+    def definition(self, edited: Edited) -> Original:
+        """Returns the function, serialised, or the main graph, with all that was `edited`."""
+        first, count = self.body.arguments, len(edited.numbers)
+        if isinstance(self._original, tf_api.GraphDef):
+            graph = copy_of(self._original)
+            for number, node in zip(edited.numbers, edited.columns.nodes, strict=False):
+                graph.node[number].ParseFromString(node)
+            graph.node.extend(map(node_def, edited.columns.nodes[count:]))
+            return graph
+        nodes = [*self._nodes[first : first + len(self.body.proto_nodes)], *edited.columns.nodes[count:]]
+        for number, node in zip(edited.numbers, edited.columns.nodes, strict=False):
+            nodes[number - first] = node
+        return joined(map(serialised, nodes), serialise(edited.head))
+
+    @property
+    def proto(self) -> Proto:
+        """An edited copy."""
+        return as_proto(self.definition(self.finish()))
 
 
-def set_data_inputs(node: tf_api.NodeDef, texts: Iterable[str]) -> None:
-    """Lets `node` read the tensors written `texts`; what it waits for stays."""
-    node.input[:] = [*texts, *(one for one in node.input if one.startswith("^"))]
+@functools.lru_cache(maxsize=1024)
+def _typed(attr: str, dtype: int) -> bytes:
+    """Returns an attribute of that type, as a serialised NodeDef that has nothing else."""
+    return bytes(tf_api.NodeDef(attr={attr: tf_api.AttrValue(type=dtype)}).SerializeToString())
 
 
-@dataclasses.dataclass(frozen=True)
-class Retarget:
-    """The function attribute `attr` (entry `position`, if it is a list) of the node called `node` names `function` from now on."""
-
-    node: str
-    attr: str
-    position: int
-    function: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Renamed:
-    """The function `original` under the name `name`, for those who only want its serialised form."""
-
-    original: Original
-    name: str
-
-    def SerializeToString(self) -> bytes:  # noqa: N802  (protobuf's name)
-        """Returns the function, serialised. A message that is followed by another is parsed as the first with what the second says merged into it
-        (protobuf's encoding guide, "Last One Wins"), and so the new name wins.
-        """
-        renaming = tf_api.FunctionDef()
-        renaming.signature.name = self.name
-        serialised = self.original if isinstance(self.original, bytes) else self.original.SerializeToString()
-        return bytes(serialised + renaming.SerializeToString())
-
-
-def retargeted(original: Original, name: str, retargets: Iterable[Retarget]) -> Proto:
-    """Returns a copy of `original`, a function under the name `name` or a GraphDef, whose calls go where `retargets` say."""
-    copy = copy_of(original)
-    is_function = isinstance(copy, tf_api.FunctionDef)
-    if is_function:
-        copy.signature.name = name
-    nodes = {node.name: node for node in (copy.node_def if is_function else copy.node)}
-    for retarget in retargets:
-        value = nodes[retarget.node].attr[retarget.attr]
-        (value.func if value.HasField("func") else value.list.func[retarget.position]).name = retarget.function
-    return copy
-
-
-def set_handle_types(function: tf_api.FunctionDef, arguments: Iterable[int], dtype: int) -> None:
-    """Says that the handles that are `arguments` of `function`, which is changed, lead to variables of type `dtype`, wherever their type is noted."""
-    for argument in arguments:
-        for data in function.signature.input_arg[argument].handle_data:
-            data.dtype = dtype
-        for name in ("_handle_dtypes",) if argument in function.arg_attr else ():
-            types = function.arg_attr[argument].attr[name].list.type if name in function.arg_attr[argument].attr else []
-            types[:] = [dtype] * len(types)
-
-
-OURS = "-AutoMixedPrecision"
-"""How the names of nodes end that a conversion has added (TensorFlow's own pass names its casts so)."""
-
-
-def without_idle_casts(proto: Proto) -> Proto:
-    """Takes the casts that a conversion has added, and that cast to the type they read, out of `proto`, which is changed and returned."""
-    nodes = proto.node_def if isinstance(proto, tf_api.FunctionDef) else proto.node
-    idle = {node.name: node.input[0] for node in nodes if node.op == "Cast" and node.name.endswith(OURS) and node.attr["SrcT"].type == node.attr["DstT"].type}
-    return without_nodes(proto, idle) if idle else proto
-
-
-def without_nodes(proto: Proto, replaced: Mapping[str, str]) -> Proto:
-    """Takes nodes out of `proto`, which is changed and returned.
-
-    Args:
-      proto: a FunctionDef or GraphDef.
-      replaced: name of a node with one output to how the tensor is written that its readers read from now on; "" for a node that nothing reads.
-    """
-    is_function = isinstance(proto, tf_api.FunctionDef)
-    nodes = proto.node_def if is_function else proto.node
-    for node in nodes:
-        node.input[:] = [_instead(text, replaced) for text in node.input]
-    for result in proto.ret if is_function else ():
-        proto.ret[result] = _instead(proto.ret[result], replaced)
-    for index in reversed([index for index, node in enumerate(nodes) if node.name in replaced]):
-        del nodes[index]
-    return proto
-
-
-def _instead(text: str, replaced: Mapping[str, str]) -> str:
-    """Returns what to write for the input or result written `text`; chains of replaced nodes are followed."""
-    control = text.startswith("^")
-    name = text.removeprefix("^").partition(":")[0]
-    while name in replaced:
-        text = replaced[name]
-        name = text.partition(":")[0]
-        text = f"^{name}" if control else text
-    return text
+@functools.lru_cache(maxsize=1024)
+def _cast(device: str, origin: int, target: int) -> bytes:
+    """Returns a Cast without name and inputs, serialised."""
+    node = tf_api.NodeDef(op="Cast", device=device)
+    node.attr["SrcT"].type, node.attr["DstT"].type, node.attr["Truncate"].b = origin, target, False
+    return serialise(node)

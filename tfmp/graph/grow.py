@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import OURS
+from tfmp.graph.edit import Edited, GraphEditor
+from tfmp.graph.remove import OURS
 from tfmp.graph.schema import registered_schema
-from tfmp.graph.wire import Columns, columns_of_nodes, debug_info, node_as_written, serialise
+from tfmp.graph.wire import debug_info, node_as_written
 
 
 class Made(NamedTuple):
@@ -31,42 +32,21 @@ def _output_name(op: str, port: int) -> str:
     return registered_schema(op).layout({}).output_names[port]
 
 
-class Grown(NamedTuple):
-    """What a function has become that has ops in the place of others.
+class GrowingFunction(GraphEditor):
+    """Puts ops in the place of others.
 
     Attributes:
-      edited: numbers of the nodes that are not what they were.
-      columns: these nodes as they are now, then the nodes that were added after all that there were.
-      touched: numbers of the edited nodes, and of the results that read something else now, to whether more than that has changed.
-      results: name of each result to how the tensor is written that it reads.
-      rest: all of the function but its nodes, serialised.
-    """
-
-    edited: Sequence[int]
-    columns: Columns
-    touched: Mapping[int, bool]
-    results: Mapping[str, str]
-    rest: bytes
-
-
-class GrowingFunction:
-    """Puts ops in the place of others. Only nodes that change are ever read and written.
-
-    Attributes:
-      body: the function before any edit; node numbers are its.
       named: tensors of the body that are written otherwise now, since their node has become another op.
       shapes: names of the nodes that were made to the shapes of their outputs.
     """
 
     def __init__(self, body: Body) -> None:
         """Takes a function that was just read."""
-        self.body = body
+        super().__init__(body)
         self.named: dict[Edge, str] = {}
         self.shapes: dict[str, Sequence[tuple[int | None, ...] | None]] = {}
-        self._became: dict[int, bytes] = {}
-        self._redirected: dict[int, dict[int, str]] = {}
+        self._became: set[int] = set()
         self._sums: dict[int, tuple[set[int], list[str]]] = {}
-        self._added: list[bytes] = []
         self._taken = set(body.names)
         self._constants: dict[Any, str] = {}
         self._shared: dict[Any, bytes] = {}
@@ -75,8 +55,8 @@ class GrowingFunction:
         """Returns how the tensor `edge` of the body is written now."""
         return self.named.get(edge) or self.body.tensor_name(edge)
 
-    def add(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
-        """Adds a node.
+    def make(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
+        """Makes a node.
 
         Args:
           op: its op type.
@@ -86,15 +66,15 @@ class GrowingFunction:
           shapes: of its outputs.
           **attrs: its attributes; those that are not given have their defaults.
         """
-        return self._add(op, name, inputs, near, shapes, b"", attrs)
+        return self._make(op, name, inputs, near, shapes, b"", attrs)
 
-    def _add(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[Any], value: bytes, attrs: Mapping[str, Any]) -> Made:
+    def _make(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[Any], value: bytes, attrs: Mapping[str, Any]) -> Made:
         free = name + OURS
         while free in self._taken:
             name += "_"
             free = name + OURS
         self._taken.add(free)
-        self._added.append(node_as_written(free, inputs, self._common_of(op, near, value, attrs)))
+        self.add(node_as_written(free, inputs, self._common_of(op, near, value, attrs)))
         self.shapes[free] = shapes
         return Made(free, op)
 
@@ -116,52 +96,45 @@ class GrowingFunction:
         key = (dtype, value.shape, value.tobytes(), self.body.devices[near])
         if key not in self._constants:
             held = _constant(value.tobytes(), str(value.dtype), value.shape, dtype)
-            self._constants[key] = self._add("Const", name, (), near, [value.shape], held, {}).output(0)
+            self._constants[key] = self._make("Const", name, (), near, [value.shape], held, {}).output(0)
         return self._constants[key]
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
         """Makes the node `number` be of op `op`; its name, its device, its marks and what it waits for stay. Who reads it is to be told (`named`)."""
         name, debug = self.body.names[number], debug_info(self.body.nodes[number])  # type: ignore[arg-type]
         waits = [f"^{self.body.names[source]}" for source in self.body.controlled.get(number, ())]
-        self._became[number] = node_as_written(name, [*inputs, *waits], self._common_of(op, number, b"", attrs)) + debug
+        self.touched[number] = True
+        self._became.add(number)
+        self._redirected.pop(number, None)
+        self._written[number] = node_as_written(name, [*inputs, *waits], self._common_of(op, number, b"", attrs)) + debug
         self.shapes[name] = shapes
         return Made(name, op)
 
     def redirect(self, reader: Edge, text: str) -> None:
-        """Makes one data input of a node that stays, or one result, read the tensor written `text`."""
-        number, port = reader
-        self._redirected.setdefault(number, {})[port] = text
+        """Does as `GraphEditor.redirect`; what a node has become reads what it was told to."""
+        if reader[0] not in self._became:
+            super().redirect(reader, text)
 
     def sum_instead(self, number: int, ports: Iterable[int], text: str) -> None:
         """Lets the AddN `number` add the tensor written `text` in the place of what it reads at `ports`."""
+        self.touched[number] = True
         dropped, others = self._sums.setdefault(number, (set(), []))
         dropped.update(ports)
         others.append(text)
+        self._redirected.setdefault(number, {})
 
-    def finish(self) -> Grown:
-        """Returns the function with all that was edited and added."""
-        body, stop = self.body, self.body.proto_nodes.stop
-        numbers = [number for number in {**self._redirected, **self._sums} if number < stop and number not in self._became]
-        batch = [*map(body.nodes.__getitem__, numbers), *self._became.values(), *self._added]
-        columns = columns_of_nodes(batch, [functools.partial(self._edit, number) for number in numbers])
-        head = tf_api.FunctionDef.FromString(body.rest)
-        results = {number: texts[0] for number, texts in self._redirected.items() if number >= stop}
-        for number, text in results.items():
-            head.ret[body.names[number]] = text
-        rest = serialise(head) if results else body.rest
-        touched = {number: number in self._sums for number in numbers} | dict.fromkeys(self._became, True) | dict.fromkeys(results, False)
-        return Grown([*numbers, *self._became], columns, touched, head.ret, rest)
-
-    def _edit(self, number: int, node: Any) -> None:
-        """Lets `node`, the node `number` as `wire.columns_of` has it, read what it is to."""
-        inputs = node.input
-        for port, text in self._redirected.get(number, {}).items():
-            inputs[port] = text  # data inputs precede control inputs (NodeDef.input)
+    def _redirect(self, number: int, inputs: MutableSequence[str]) -> None:
+        super()._redirect(number, inputs)
         if number in self._sums:
             (dropped, others), waits = self._sums[number], len(self.body.inputs[number])
-            data = [text for port, text in enumerate(inputs[:waits]) if port not in dropped] + others
-            inputs[:] = [*data, *inputs[waits:]]
-            node.attr["N"] = tf_api.AttrValue(i=len(data)).SerializeToString()
+            inputs[:] = [*(text for port, text in enumerate(inputs[:waits]) if port not in dropped), *others, *inputs[waits:]]
+
+    def finish(self) -> Edited:
+        """Returns all that was edited and added."""
+        for number, (dropped, others) in self._sums.items():
+            count = len(self.body.inputs[number]) - len(dropped) + len(others)
+            self._set(number, bytes(tf_api.NodeDef(attr={"N": tf_api.AttrValue(i=count)}).SerializeToString()))
+        return super().finish()
 
 
 FIELDS = {"bool": "b", "float": "f", "int": "i", "string": "s", "type": "type"}

@@ -9,47 +9,51 @@ from typing import Any
 
 from tfmp import tf_api
 from tfmp.graph.body import ARG, Body
-from tfmp.graph.grow import Grown
+from tfmp.graph.edit import Edited
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import add_nodes, add_pseudo, connect
-from tfmp.graph.wire import columns_of_nodes
+from tfmp.graph.view import add_pseudo, connect, read_by_results
+from tfmp.graph.wire import END, serialise
 
 
-def reread(body: Body, proto: tf_api.FunctionDef | tf_api.GraphDef, touched: Mapping[int, bool], library: Mapping[str, OpSchema]) -> Body:
-    """Returns the view of `proto`, an edited copy of what `body` was read from, by reading only what the edit may have changed.
+def reread(body: Body, edited: Edited, library: Mapping[str, OpSchema]) -> Body:
+    """Returns the view of what `body` has become, by reading only what has changed.
 
     Args:
       body: the view before the edit.
-      proto: the copy: the same nodes in the same order, then added ones. The added ones come last in the view, after the results.
-      touched: numbers of the nodes of which something may differ, and of the results whose sources may: to whether that may be more than what they read.
+      edited: what has changed. What is added, nodes and arguments, comes last in the view, after the results.
       library: as for `read_function`.
     """
-    start, in_proto = len(body), body.proto_nodes
-    nodes, signature = (proto.node_def, proto.signature) if body.name else (proto.node, tf_api.OpDef())
-    numbers = [number for number in touched if number in in_proto]
-    columns = columns_of_nodes([*(nodes[number - body.arguments] for number in numbers), *nodes[len(in_proto) :]])
-    new, (again, added) = _copy(body), columns.parted(len(numbers))
-    for number, node in zip(numbers, again.nodes, strict=True):
-        new.nodes[number] = node
-    _reread_nodes(new, numbers, again.attributes, library)
-    changed = [number for number, more in touched.items() if more]
-    _reread_pseudo(new, [number for number in changed if number < in_proto.start], signature.input_arg, 0)
-    _reread_pseudo(new, [number for number in changed if number >= in_proto.stop], signature.output_arg, in_proto.stop)
-    add_pseudo(new, ARG, more := signature.input_arg[body.arguments :])
-    add_nodes(new, added, library)
+    new, start, signature = _copy(body), len(body), edited.head.signature
+    kinds = _replace(new, edited, library)
+    changed = [number for number, more in edited.touched.items() if more]
+    _reread_pseudo(new, [number for number in changed if number < body.proto_nodes.start], signature.input_arg, 0)
+    _reread_pseudo(new, [number for number in changed if number >= body.proto_nodes.stop], signature.output_arg, body.proto_nodes.stop)
+    add_pseudo(new, ARG, signature.input_arg[body.arguments :])
+    arguments, first = range(start, len(new)), len(new)
+    _add(new, edited, kinds)
     new.make_readable(range(start, len(new)))
-    results = [number for number in touched if number >= in_proto.stop]
-    texts = [*again.inputs, *([proto.ret[body.names[number]]] for number in results), *[()] * len(more), *added.inputs]
-    connect(new, [*numbers, *results, *range(start, len(new))], texts)
+    results = [number for number in edited.touched if number >= body.proto_nodes.stop]
+    texts = [*edited.columns.inputs, *read_by_results([body.names[number] for number in results], edited.head.ret, body), *[END] * len(arguments)]
+    connect(new, [*edited.numbers, *range(first, len(new)), *results, *arguments], texts)
     return new
 
 
-def _reread_nodes(body: Body, numbers: Sequence[int], attributes: Sequence[bytes], library: Mapping[str, OpSchema]) -> None:
-    """Gives the nodes in `numbers` the ops and types that `attributes` say."""
-    for number, kind in zip(numbers, body.kinds.read(attributes, library), strict=True):
-        one = body.kinds.table[kind]
-        body.kind_of[number] = kind
-        body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
+def _replace(body: Body, edited: Edited, library: Mapping[str, OpSchema]) -> list[int]:
+    """Gives the edited nodes of `body` what they are now, but for what they read; returns the kinds of all nodes in `edited`."""
+    kinds = body.kinds.read(edited.columns.attributes, library)
+    for number, kind, node in zip(edited.numbers, kinds, edited.columns.nodes, strict=False):
+        body.nodes[number] = node
+        if body.kind_of[number] != kind:
+            one = body.kinds.table[kind]
+            body.kind_of[number] = kind
+            body.ops[number], body.layouts[number], body.types[number] = one.op, one.layout, one.types
+    return kinds
+
+
+def _add(body: Body, edited: Edited, kinds: Sequence[int]) -> None:
+    """Adds the added nodes, which are of the last ones of `kinds`."""
+    columns, count = edited.columns, len(edited.numbers)
+    body.add(columns.names[count:], kinds[count:], columns.devices[count:], columns.nodes[count:])
 
 
 def _reread_pseudo(body: Body, numbers: Sequence[int], args: Sequence[tf_api.Message], first: int) -> None:
@@ -60,29 +64,29 @@ def _reread_pseudo(body: Body, numbers: Sequence[int], args: Sequence[tf_api.Mes
             body.kind_of[number], body.types[number] = kind, body.kinds.table[kind].types
 
 
-def grown(body: Body, growth: Grown, library: Mapping[str, OpSchema]) -> Body:
+def grown(body: Body, edited: Edited, library: Mapping[str, OpSchema]) -> Body:
     """Returns the view of the function that `body` has become as `read_function` does, with the added nodes before the results, by reading only those and what
     was edited. `library` is as for `read_function`.
     """
-    new, stop, (again, added) = _copy(body), body.proto_nodes.stop, growth.columns.parted(len(growth.edited))
-    new.rest = growth.rest
-    for number, node in zip(growth.edited, again.nodes, strict=True):
-        new.nodes[number] = node
+    new, stop = _copy(body), body.proto_nodes.stop
+    new.rest = serialise(edited.head)
+    became = [number for number in edited.numbers if edited.touched[number]]
+    for number in became:
         new.tensors.pop(new._first_text(number), None)
-    _reread_nodes(new, growth.edited, again.attributes, library)
-    new.tensors.update({new._first_text(number): (number, 0) for number in growth.edited})
+    kinds = _replace(new, edited, library)
+    new.tensors.update({new._first_text(number): (number, 0) for number in became})
     columns: list[list[Any]] = [new.names, new.ops, new.devices, new.kind_of, new.layouts, new.types, new.nodes, new.inputs]
-    results = [column[stop:] for column in columns]
+    ends = [column[stop:] for column in columns]
     for column in columns:
         del column[stop:]
-    add_nodes(new, added, library)
+    _add(new, edited, kinds)
     new.make_readable(range(stop, len(new)))
     moved = len(new) - stop
-    for column, rest in zip(columns, results, strict=True):
+    for column, rest in zip(columns, ends, strict=True):
         column += rest
-    changed = [number for number in growth.touched if number >= stop]
-    texts = [*again.inputs, *([growth.results[body.names[number]]] for number in changed), *added.inputs]
-    connect(new, [*growth.edited, *(number + moved for number in changed), *range(stop, stop + moved)], texts)
+    results = [number for number in edited.touched if number >= stop]
+    texts = [*edited.columns.inputs, *read_by_results([body.names[number] for number in results], edited.head.ret, body)]
+    connect(new, [*edited.numbers, *range(stop, stop + moved), *(number + moved for number in results)], texts)
     return new
 
 

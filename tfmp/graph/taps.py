@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tfmp import tf_api
 from tfmp.graph.body import RETVAL, Body, Edge
-from tfmp.graph.edit import GraphEditor, Retarget, retargeted
+from tfmp.graph.edit import GraphEditor
+from tfmp.graph.retarget import Retarget, retargeted
 
 STATEFUL = {"PartitionedCall": "StatefulPartitionedCall", "StatelessWhile": "While", "StatelessIf": "If", "StatelessCase": "Case"}
 """Ops that call functions which may have no side effects, to the same op without that promise (`functional_ops.cc`: the attributes are the same)."""
@@ -64,9 +65,9 @@ def with_taps(
         taps that precede it. Not done in a function with TensorFlow 1's loops or branches.
     """
     editor = GraphEditor(body, original)
-    proto = editor.proto
+    head = editor.head
     for attr in COMPILED:
-        proto.attr.pop(attr, None)
+        head.attr.pop(attr, None)
     for number in calls:
         node = editor.node(number)
         node.op = STATEFUL.get(node.op, node.op)
@@ -89,12 +90,11 @@ def with_taps(
         if number in calls:
             before = body.names[number]
         if tap is not None:
-            before = _add(proto, body, tap, before if waits else "")
+            before = _add(editor, tap, before if waits else "")
             if not framed or _hold_up(editor, tap, before, readers):
-                proto.signature.control_output.append(before)
-                proto.control_ret[before] = before
-    proto.signature.is_stateful |= bool(taps or calls)
-    return retargeted(proto, name, retargets)
+                editor.add_control_output(before)
+    head.signature.is_stateful |= bool(taps or calls)
+    return retargeted(editor.proto, name, retargets)
 
 
 def _may_wait(body: Body, number: int) -> bool:
@@ -104,12 +104,12 @@ def _may_wait(body: Body, number: int) -> bool:
     return op != "Const" and (op in STATEFUL or op in STATEFUL.values() or (definition is not None and not definition.is_stateful))
 
 
-def _add(proto: tf_api.FunctionDef, body: Body, tap: Tap, before: str) -> str:
+def _add(editor: GraphEditor, tap: Tap, before: str) -> str:
     """Adds the node of one tap, that runs after the node `before`; returns its name."""
-    name = f"tfmp_tap_{tap.node}"
+    name, body = f"tfmp_tap_{tap.node}", editor.body
     while name in body.by_name:
         name += "_"
-    node = proto.node_def.add(name=name, op="PyFunc", device=DEVICE.sub(r"\1CPU:0", body.devices[tap.node]))
+    node = tf_api.NodeDef(name=name, op="PyFunc", device=DEVICE.sub(r"\1CPU:0", body.devices[tap.node]))
     layout, types = body.layouts[tap.node], body.types[tap.node]
     for port in tap.ports:
         node.input.append(body.tensor_name((tap.node, port)))
@@ -118,6 +118,7 @@ def _add(proto: tf_api.FunctionDef, body: Body, tap: Tap, before: str) -> str:
         node.input.append(f"^{before}")
     node.attr["Tout"].list.SetInParent()
     node.attr["token"].s = tap.token.encode()
+    editor.add(node)
     return name
 
 

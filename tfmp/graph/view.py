@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import Columns, Original, columns_of, columns_of_graph, signature_of
+from tfmp.graph.wire import END, Columns, Original, columns_of, columns_of_graph, parted, serialised, signature_of
 
 
 def signature(function: Original) -> tf_api.OpDef:
@@ -28,8 +28,8 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     Raises:
       GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
     """
-    columns, rest = columns_of(function if isinstance(function, bytes) else function.SerializeToString())
-    head = tf_api.FunctionDef.FromString(rest)
+    nodes, rest = parted(serialised(function))
+    head, columns = tf_api.FunctionDef.FromString(rest), columns_of(nodes)
     arguments, results = head.signature.input_arg, head.signature.output_arg
     body = Body(head.signature.name, attrs=head.attr, arguments=len(arguments), results=len(results), rest=rest)
     body.control_results = tuple(head.control_ret.values())
@@ -39,7 +39,7 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     body.make_readable(range(len(body)))
     add_pseudo(body, RETVAL, results)
     _refuse_twins(body)
-    connect(body, range(len(body)), [*[()] * body.arguments, *columns.inputs, *([head.ret.get(result.name, "")] for result in results)])
+    connect(body, range(len(body)), [*[END] * body.arguments, *columns.inputs, *read_by_results([result.name for result in results], head.ret, body)])
     return body
 
 
@@ -77,12 +77,26 @@ def _refuse_twins(body: Body) -> None:
         raise GraphError(f"two nodes{_where(body)} are called {twin!r}; rename one of them.")
 
 
-def connect(body: Body, numbers: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
-    """Fills `body.inputs` of the nodes in `numbers`; `texts` says how what each of them reads, or waits for, is written."""
-    find, wanted = body.tensors.get, [len(kind.layout.inputs) for kind in body.kinds.table]
-    rows: list[list[Any]] = [list(map(find, row)) for row in texts]
-    for place in [place for place, row in enumerate(rows) if None in row]:
-        rows[place] = _edges(body, texts[place], rows[place], numbers[place])
+def read_by_results(names: Iterable[str], ret: Mapping[str, str], body: Body) -> Iterator[str]:
+    """Yields how what each of the results `names` reads is written, as `connect` takes it; raises `GraphError` for a result that says nothing of that."""
+    for name in names:
+        text = ret.get(name)
+        if not text:
+            raise GraphError(f"node {name!r}{_where(body)} reads {text or END!r}, which is not there.")
+        yield text
+        yield END
+
+
+def connect(body: Body, numbers: Sequence[int], texts: Sequence[str]) -> None:
+    """Fills `body.inputs` of the nodes in `numbers`; `texts` says how what each of them reads, or waits for, is written (as `Columns.inputs` does)."""
+    found: list[Any] = [*map(body.tensors.get, texts)]
+    ends = [place for place, text in enumerate(texts) if not text]
+    starts = [0, *(end + 1 for end in ends)]
+    rows = [found[start:end] for start, end in zip(starts, ends, strict=False)]
+    if found.count(None) > len(ends):
+        for place in [place for place, row in enumerate(rows) if None in row]:
+            rows[place] = _edges(body, texts[starts[place] : ends[place]], rows[place], numbers[place])
+    wanted = [len(kind.layout.inputs) for kind in body.kinds.table]
     counts = [wanted[body.kind_of[node]] for node in numbers]
     if list(map(len, rows)) != counts:
         node, row, count = next((node, row, count) for node, row, count in zip(numbers, rows, counts, strict=True) if len(row) != count)

@@ -7,36 +7,42 @@ only hand on (protobuf's encoding guide: a message is written as its length and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tfmp import tf_api
+from tfmp.errors import GraphError
+
+Proto = tf_api.FunctionDef | tf_api.GraphDef
+
+Original = Proto | bytes
+"""A function or a main graph, or a function in its serialised form."""
+
+Node = tf_api.NodeDef | bytes
+"""A node, or a node in its serialised form."""
 
 Field = descriptor_pb2.FieldDescriptorProto
 BYTES, STRING, MAP = Field.TYPE_BYTES, Field.TYPE_STRING, "map"
 
-NODE = (("name", 1, STRING), ("op", 2, STRING), ("input", 3, STRING), ("device", 4, STRING), ("attr", 5, MAP))
-
 FIELDS: Mapping[str, Sequence[tuple[str, int, Any]]] = {
-    "Node": NODE,
-    "Function": (("node", 3, "Node"),),
-    "Attributes": (("op", 2, STRING), ("attr", 5, BYTES)),
-    "FunctionOfAttributes": (("node", 3, "Attributes"),),
-    "FunctionOfBytes": (("node", 3, BYTES),),
-    "GraphOfAttributes": (("node", 1, "Attributes"),),
-    "GraphOfBytes": (("node", 1, BYTES),),
-    "Beginning": NODE[:1] + NODE[2:3],
+    "Attributes": (("op", 2, STRING), ("attr", 5, MAP)),
+    "Inputs": (("name", 1, STRING), ("input", 3, STRING)),
+    "Texts": (("names", 1, STRING), ("input", 3, STRING), ("devices", 4, STRING)),
     "Debug": (("info", 6, BYTES),),
+    "FunctionOfAttributes": (("node", 3, "Attributes"),),
+    "FunctionOfInputs": (("node", 3, "Inputs"),),
+    "FunctionOfBytes": (("node", 3, BYTES),),
+    "GraphOfBytes": (("node", 1, BYTES),),
     "Head": (("signature", 1, BYTES),),
 }
 """Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are, until
 they are discarded.
 """
 
-SINGLE = frozenset({"name", "op", "device", "info", "signature"})
-"""Fields that are there once; the others are repeated, but for the attributes of a node, which are a map."""
+SINGLE = frozenset({"name", "op", "info", "signature"})
+"""Fields that are there once; the others are repeated."""
 
 
 @functools.cache
@@ -69,24 +75,28 @@ def _declare_map(message: Any, field: Any) -> None:
     field.type, field.type_name = Field.TYPE_MESSAGE, f".tfmp.{message.name}.{entry.name}"
 
 
-Node = tf_api.NodeDef | bytes
-"""A node, or a node in its serialised form."""
-
-
-Proto = tf_api.FunctionDef | tf_api.GraphDef
-
-Original = Proto | bytes
-"""A function or a main graph, or a function in its serialised form."""
-
-
 def as_proto(original: Original) -> Proto:
     """Returns `original`, or what it is the serialised form of."""
     return tf_api.FunctionDef.FromString(original) if isinstance(original, bytes) else original
 
 
+def copy_of(original: Original) -> Proto:
+    """Returns a new proto that says what `original` does."""
+    if isinstance(original, bytes):
+        return tf_api.FunctionDef.FromString(original)
+    copy = type(original)()
+    copy.CopyFrom(original)
+    return copy
+
+
 def node_def(node: Node) -> tf_api.NodeDef:
     """Returns `node` as TensorFlow reads it."""
     return tf_api.NodeDef.FromString(node) if isinstance(node, bytes) else node
+
+
+def serialised(message: Original | Node) -> bytes:
+    """Returns `message`, serialised."""
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 
 def serialise(message: tf_api.Message) -> bytes:
@@ -96,7 +106,7 @@ def serialise(message: tf_api.Message) -> bytes:
 
 def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
     """Returns a node, serialised, that has a name and inputs of its own, and all else as a serialised NodeDef without those says."""
-    return bytes(_messages()["Beginning"](name=name, input=inputs).SerializeToString()) + common
+    return bytes(_messages()["Inputs"](name=name, input=inputs).SerializeToString()) + common
 
 
 def debug_info(node: bytes) -> bytes:
@@ -106,9 +116,34 @@ def debug_info(node: bytes) -> bytes:
     return bytes(debug.SerializeToString())
 
 
-def signature_of(serialised: bytes) -> tf_api.OpDef:
+def signature_of(function: bytes) -> tf_api.OpDef:
     """Returns the signature of a serialised function."""
-    return tf_api.OpDef.FromString(_messages()["Head"].FromString(serialised).signature)
+    return tf_api.OpDef.FromString(_messages()["Head"].FromString(function).signature)
+
+
+def parted(function: bytes) -> tuple[list[bytes], bytes]:
+    """Returns the nodes of a serialised function, each serialised, and all else of it."""
+    read = _messages()["FunctionOfBytes"].FromString(function)
+    nodes = list(read.node)
+    read.ClearField("node")
+    return nodes, bytes(read.SerializeToString())
+
+
+def joined(nodes: Iterable[bytes], rest: bytes) -> bytes:
+    """Returns the function that consists of serialised nodes and of `rest`, all else of it serialised (which order fields come in does not matter)."""
+    return rest + bytes(_messages()["FunctionOfBytes"](node=nodes).SerializeToString())
+
+
+def with_inputs(nodes: Iterable[bytes], edits: Iterable[Callable[[MutableSequence[str]], None]]) -> list[bytes]:
+    """Returns serialised nodes with other inputs; each of `edits` changes how those of one of the nodes are written."""
+    read = _messages()["FunctionOfInputs"].FromString(joined(nodes, b""))
+    for node, edit in zip(read.node, edits, strict=True):
+        edit(node.input)
+    return parted(read.SerializeToString())[0]
+
+
+END = ""
+"""What ends the inputs of one node in `Columns.inputs`. No input is written so."""
 
 
 class Columns(NamedTuple):
@@ -116,67 +151,54 @@ class Columns(NamedTuple):
 
     Attributes:
       names, devices: of each.
-      inputs: how each input of each is written.
-      attributes: op and attributes of each as they are written, which are the same for nodes that are alike.
+      inputs: how each input of each is written, node after node, with `END` after those of each.
+      attributes: op and attributes of each, written alike for nodes that are alike: attributes are in the order of their names.
       nodes: each of them.
     """
 
     names: Sequence[str]
     devices: Sequence[str]
-    inputs: Sequence[Sequence[str]]
+    inputs: Sequence[str]
     attributes: Sequence[bytes]
     nodes: Sequence[Node]
 
-    def parted(self, number: int) -> tuple[Columns, Columns]:
-        """Returns the first `number` nodes, and the others."""
-        first, others = ([column[part] for column in self] for part in (slice(number), slice(number, None)))
-        return Columns._make(first), Columns._make(others)
+
+BETWEEN = b"\x1a\x00\x22\x00"
+"""An input (field 3) and a device (field 4) that are written as nothing, as those of no node are."""
 
 
-def joined(nodes: Iterable[bytes], rest: bytes) -> bytes:
-    """Returns the function that consists of serialised nodes and of `rest`, all else of it serialised; serialised (which order fields come in does not
-    matter).
+def columns_of(nodes: Sequence[bytes]) -> Columns:
+    """Returns the columns of serialised nodes; raises `GraphError` if one has no name, or an input without one.
+
+    Names, inputs and devices are read as if all nodes were one that has many of each (protobuf's encoding guide: messages that are written one after the other
+    are read as one).
     """
-    return rest + bytes(_messages()["FunctionOfBytes"](node=nodes).SerializeToString())
+    texts = _messages()["Texts"].FromString(BETWEEN.join([*nodes, b""]))
+    names, inputs, devices = texts.names[:], texts.input[:], texts.devices[:]
+    if len(names) != len(nodes):
+        raise GraphError(f"{len(nodes) - len(names)} of {len(nodes)} nodes have no name.")
+    if inputs.count(END) != len(nodes):
+        reader = next(name for name, node in zip(names, nodes, strict=True) if END in _messages()["Inputs"].FromString(node).input)
+        raise GraphError(f"node {reader!r} reads {END!r}, which is not there.")
+    return Columns(names, [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices)), inputs, _attributes(nodes), nodes)
 
 
-def columns_of(serialised: bytes, edits: Iterable[Callable[[Any], None]] = ()) -> tuple[Columns, bytes]:
-    """Returns the nodes of a serialised function, with their attributes in the order of their names, and all else of it, serialised.
-
-    Each of `edits` may first change one of its nodes, in their order, as a NodeDef whose attributes are serialised.
-    """
-    messages = _messages()
-    read = messages["Function"].FromString(serialised)
-    nodes = list(read.node)
-    for node, edit in zip(nodes, edits, strict=False):
-        edit(node)
-    in_order = read.SerializeToString(deterministic=True)
-    columns = Columns(
-        [node.name for node in nodes],
-        [node.device for node in nodes],
-        [node.input[:] for node in nodes],
-        _attributes("FunctionOfAttributes", "FunctionOfBytes", in_order),
-        list(messages["FunctionOfBytes"].FromString(in_order).node),
-    )
-    read.ClearField("node")
-    return columns, bytes(read.SerializeToString())
+def _devices(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the device of each node, of texts among which each node is followed by an empty one."""
+    device = ""
+    for text in texts:
+        if not text:
+            yield device
+        device = text
 
 
-def _attributes(message: str, of_bytes: str, serialised: bytes) -> Sequence[bytes]:
-    """Returns op and attributes of each node of a serialised graph or function, as they are written."""
-    read = _messages()[message].FromString(serialised)
+def _attributes(nodes: Iterable[bytes]) -> Sequence[bytes]:
+    """Returns op and attributes of each node as `Columns` has them."""
+    read = _messages()["FunctionOfAttributes"].FromString(joined(nodes, b""))
     read.DiscardUnknownFields()
-    return list(_messages()[of_bytes].FromString(read.SerializeToString()).node)
-
-
-def columns_of_nodes(nodes: Iterable[Node], edits: Iterable[Callable[[Any], None]] = ()) -> Columns:
-    """Returns the columns of `nodes`; `edits` is as for `columns_of`."""
-    serialised = [node if isinstance(node, bytes) else node.SerializeToString() for node in nodes]
-    return columns_of(joined(serialised, b""), edits)[0]
+    return parted(read.SerializeToString(deterministic=True))[0]
 
 
 def columns_of_graph(graph: tf_api.GraphDef) -> Columns:
-    """Returns the nodes of `graph`, which stay the messages that they are."""
-    nodes = list(graph.node)
-    attributes = _attributes("GraphOfAttributes", "GraphOfBytes", serialise(graph))
-    return Columns([node.name for node in nodes], [node.device for node in nodes], [node.input[:] for node in nodes], attributes, nodes)
+    """Returns the nodes of `graph`, which stay the messages that they are; raises `GraphError` as `columns_of` does."""
+    return columns_of(_messages()["GraphOfBytes"].FromString(graph.SerializeToString()).node)._replace(nodes=list(graph.node))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfmp import tf_api
-from tfmp.graph.edit import Retarget
+from tfmp.graph.retarget import Retarget
 from tfmp.graph.taps import Tap, with_taps
 from tfmp.numerics.sites import Site, Sites
 from tfmp.numerics.tracing import Traced

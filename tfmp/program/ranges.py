@@ -152,8 +152,8 @@ class Ranges:
 
     def _find(self, edge: Edge, depth: int) -> Interval:
         body, (node, port) = self._body, edge
-        op, proto = body.ops[node], body.protos[node]
-        if proto is None or port or not depth:
+        op = body.ops[node]
+        if body.nodes[node] is None or port or not depth:
             return ANYTHING
         if op == "Const":
             return constant(body.kinds.table[body.kind_of[node]])

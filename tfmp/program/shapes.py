@@ -87,7 +87,7 @@ class Sizes:
     def _look_up_all(self, nodes: Iterable[int]) -> None:
         """Makes the shapes of `nodes` known."""
         body, known = self._union.body, self._known
-        named = [node for node in nodes if node not in body.made and body.protos[node] is not None]
+        named = [node for node in nodes if node not in body.made and body.nodes[node] is not None]
         for number, group in itertools.groupby(named, self._union.instance_of):
             graph, numbers = self._graph(number), list(group)
             if graph is not None:
@@ -135,6 +135,6 @@ class Sizes:
         body, offset = self._union.body, self._union.offsets[number]
         if node in body.made:
             return body.made[node]
-        if body.protos[node] is None:
+        if body.nodes[node] is None:
             return tf_api.input_shapes(graph, node - offset)
         return tf_api.output_shapes(graph, body.names[node])

@@ -15,17 +15,17 @@ from tfmp.graph.body import Body, plain
 from tfmp.graph.edit import GraphEditor
 from tfmp.graph.reread import reread
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import Original, serialise
+from tfmp.graph.wire import Original, Proto
 from tfmp.program.calls import CALLING_OPS
 from tfmp.rewriting.plan import HoistedRead, InsertCast, Plan
 
 
-def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Original:
-    """Returns `original`, which is not changed, with the edits of `plan`: of a function its serialised form, of a main graph a copy.
+def apply(plan: Plan, original: Proto | None, library: Mapping[str, OpSchema], devices: tuple[str, ...]) -> Original:
+    """Returns what `plan` makes of a function, serialised, or of a main graph.
 
     Args:
       plan: edits of the body that was read from `original`.
-      original: the FunctionDef or GraphDef.
+      original: the FunctionDef or GraphDef, which is not changed; None for a function that is what `plan.body` was read from.
       library: schemas of functions that nodes name as their op.
       devices: device types on which every changed node must have a kernel.
 
@@ -52,10 +52,9 @@ def apply(plan: Plan, original: Original, library: Mapping[str, OpSchema], devic
             editor.redirect(reader, argument.name)
     for read in plan.reads:
         editor.hand_over(read.node, read.argument or _cast_read(editor, read), CALLING_OPS[plan.body.ops[read.node]].inputs, read.target.number)
-    serialised = serialise(editor.proto) if plan.body.name else b""
-    after = reread(plan.body, editor.proto, editor.touched, library)
-    verify(plan.body, after, devices, frozenset(retype.node for retype in plan.retypes))
-    return serialised or editor.proto
+    edited = editor.finish()
+    verify(plan.body, reread(plan.body, edited, library), devices, frozenset(retype.node for retype in plan.retypes))
+    return editor.definition(edited)
 
 
 def _add(editor: GraphEditor, cast: InsertCast) -> str:
@@ -97,7 +96,7 @@ def verify(before: Body, after: Body, devices: tuple[str, ...], retyped: frozens
     retyped_nodes = [node for node in candidates if before.types[node] != after.types[node]]
     redirected = itertools.compress(numbers, map(operator.is_not, before.inputs, after.inputs))
     _verify_edges(before, after, {*retyped_nodes, *redirected, *range(len(before), len(after))})
-    _verify_kernels(after, [node for node in retyped_nodes if before.protos[node] is not None], devices)
+    _verify_kernels(after, [node for node in retyped_nodes if before.nodes[node] is not None], devices)
 
 
 def _verify_edges(before: Body, body: Body, changed: set[int]) -> None:

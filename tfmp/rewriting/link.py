@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from tfmp.graph.edit import Renamed, Retarget, retargeted
+from tfmp.graph.retarget import Renamed, Retarget, retargeted
 from tfmp.graph.wire import Original, Proto
 from tfmp.program.unfold import Instance
 from tfmp.rewriting.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tfmp.dtypes import FLOAT32, FloatFormat
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import without_idle_casts
 from tfmp.graph.readers import Readers
+from tfmp.graph.remove import without_idle_casts
 from tfmp.graph.schema import OpSchema, Slot
 from tfmp.graph.wire import Proto, as_proto
 from tfmp.rewriting.apply import apply
