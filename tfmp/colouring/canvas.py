@@ -261,8 +261,11 @@ class Canvas:
 
     def told(self, question: Callable[[int], bool], vertices: Array) -> Array:
         """Returns what `question` answers to each of `vertices`, asked once for all of one sort: as `supports` and `supports_type` may be."""
-        _, first, sort = np.unique(self.sorts[vertices], return_index=True, return_inverse=True)
-        return np.array([question(vertex) for vertex in vertices[first].tolist()], bool)[sort]
+        sorts = self.sorts[vertices] + 1
+        different, first = first_of_each(sorts)
+        answers = np.zeros(sorts.max(initial=0) + 1, bool)
+        answers[different] = [question(vertex) for vertex in vertices[first].tolist()]
+        return answers[sorts]
 
     def kernels_exist(self, node: int, changed: Iterable[int]) -> bool:
         """Returns whether, with the slots numbered `changed` made 16 bit, `node` has a kernel on every device that runs it."""

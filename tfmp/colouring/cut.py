@@ -50,7 +50,7 @@ def _free(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Array:
 def _possible(canvas: Canvas, lists: Clusters, together: list[list[int]]) -> Array:
     """Returns vertex to whether it may change at all, for those that nothing has decided yet."""
     graph, body = canvas.graph, canvas.graph.body
-    casts = body.kinds.which(lambda kind: kind.op == "Cast" and kind.types[0] != canvas.rules.format.number)[body.kind_array]
+    casts = body.kinds.which(lambda kind: kind.types[0] != canvas.rules.format.number, {"Cast"})[body.kind_array]
     candidates = np.flatnonzero(_undecided(canvas) & (canvas.kinds_at({CLEAR, INFER}) | casts[graph.nodes]))
     if body.nodes_of(["Variable", "VariableV2"]):
         loops = {vertex for vertex, merges in loop_edges(canvas) for vertex in (vertex, *merges)}

@@ -108,13 +108,17 @@ def keep_constant_readers(canvas: Canvas) -> None:
     Examples for float16: an attention mask of -1e9, an epsilon of 1e-12, a clip bound of 1 - 1e-6.
     """
     graph = canvas.graph
-    constants = graph.body.kinds.which(lambda kind: kind.op == "Const" and kind.types == [DT_FLOAT])
+    constants = graph.body.kinds.which(lambda kind: kind.types == [DT_FLOAT], {"Const"})
     rounded = _among(canvas, constants, rounds_badly)
+    if not rounded.any():
+        return
     _keep_readers(canvas, _vertices_of(canvas, rounded), "constant out of range", exempt=())
     kept = np.array(canvas.reasons.of_rules({"constant out of range"}), np.int32)
     found, origins = graph.fanout.walk(kept, graph.are_of(ROOTS) & graph.is_float32)
     canvas.keep_all(graph.nodes[found], "constant out of range", origins)
-    _keep_products(canvas, _vertices_of(canvas, _among(canvas, rounded, overflows)))
+    beyond = _among(canvas, rounded, overflows)
+    if beyond.any():
+        _keep_products(canvas, _vertices_of(canvas, beyond))
 
 
 def _among(canvas: Canvas, constants: Array, question: Question) -> Array:
@@ -152,6 +156,8 @@ def keep_integer_sources(canvas: Canvas) -> None:
     """Keeps in float32 what only hands values on to a cast that makes integers of them (ids and labels that travel as floats)."""
     graph = canvas.graph
     starts = float_ends_of_casts(canvas, Slot("SrcT"), Slot("DstT"), lambda dtype: _may_be_inexact(dtype, canvas.rules.format))
+    if not len(starts):
+        return
     found, origins = graph.fanin.walk(starts, graph.is_float32 & graph.are_of(CARRIERS))
     canvas.leave_all(graph.nodes[found[found != origins]], "integer for a cast", origins[found != origins])
 
@@ -161,9 +167,9 @@ def float_ends_of_casts(canvas: Canvas, near: Slot, far: Slot, test: Callable[[i
     graph, body = canvas.graph, canvas.graph.body
 
     def is_meant(kind: Kind) -> bool:
-        return kind.op == "Cast" and kind.type_of(near) == DT_FLOAT and test(kind.type_of(far))
+        return kind.type_of(near) == DT_FLOAT and test(kind.type_of(far))
 
-    nodes = np.flatnonzero(body.kinds.which(is_meant)[body.kind_array])
+    nodes = np.flatnonzero(body.kinds.which(is_meant, {"Cast"})[body.kind_array])
     return graph.stand_ins[graph.first_array[nodes] + (body.layouts[nodes[0]].number[near] if len(nodes) else 0)]
 
 
@@ -173,6 +179,8 @@ def _may_be_inexact(dtype: int, target: FloatFormat) -> bool:
 
 def _keep_readers(canvas: Canvas, starts: Array, rule: str, exempt: tuple[str, ...]) -> None:
     """Keeps the nodes that read `starts`, also through carriers, unless their op is on an `exempt` list."""
+    if not len(starts):
+        return
     graph = canvas.graph
     is_start = graph.flags(starts)
     found, origins = graph.fanout.walk(starts, graph.is_float32 & ~canvas.kinds_at(exempt), is_start | graph.are_of(CARRIERS))

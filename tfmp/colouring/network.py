@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
-from tfmp.graph.edges import Array, distinct
+from tfmp.graph.edges import Array, distinct, starts_of
 
 SHARING = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "LoopCond", "Merge", "NextIteration", "PreventGradient", "Reshape",
@@ -85,8 +85,8 @@ class Network:
         places = np.where(self._canvas.allowed, SIXTEEN, FLOAT)
         movable = self._free[is_free[self._free]]
         places[self._free] = FLOAT
-        leaders, numbers = np.unique(leader[movable], return_inverse=True)
-        places[movable] = self._new(len(leaders))[numbers]
+        leaders = distinct(leader[movable])
+        places[movable] = self._new(len(leaders))[np.searchsorted(leaders, leader[movable])]
         return places[graph.stand_ins]
 
     def _makers(self) -> Array:
@@ -99,7 +99,7 @@ class Network:
     def _casts(self, test: Callable[[list[int]], bool]) -> Array:
         """Returns node to whether it is a Cast of whose types, from and to, `test` says yes."""
         body = self._canvas.graph.body
-        return body.kinds.which(lambda kind: kind.op == "Cast" and test(kind.types))[body.kind_array]
+        return body.kinds.which(lambda kind: test(kind.types), {"Cast"})[body.kind_array]
 
     def _new(self, number: int) -> Array:
         """Returns so many new vertices of the network."""
@@ -207,10 +207,11 @@ class Network:
         edges = self._edges
         inputs = inputs[tensors[edges.tensor[inputs]]]
         read, readers = np.divmod(distinct(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
-        found, index, counts = np.unique(read, return_index=True, return_counts=True)
-        meeting = readers[index]
-        meeting[counts > 1] = self._new(int(np.count_nonzero(counts > 1)))
-        shared = np.repeat(counts > 1, counts)
+        index = starts_of(read)
+        counts = np.diff(index, append=len(read))
+        found, meeting, several = read[index], readers[index], counts > 1
+        meeting[several] = self._new(int(np.count_nonzero(several)))
+        shared = np.repeat(several, counts)
         readers, hubs = readers[shared], np.repeat(meeting, counts)[shared]
         self._connect(readers if downwards else hubs, hubs if downwards else readers, cost[read[shared]])
         return found, meeting
@@ -224,15 +225,24 @@ class Network:
         implied = self._implied.T
         starts, ends = np.concatenate([starts, implied[0]]), np.concatenate([ends, implied[1]])
         capacities = np.concatenate([capacities * scale, np.full(len(self._implied), LARGEST_TOTAL)])  # the latter are never cut
-        shape = (self._size, self._size)
-        summed = csr_array(coo_array((capacities, (starts, ends)), shape=shape))  # adds up arcs between the same two
-        whole = csr_array((np.clip(np.rint(summed.data), 1, LARGEST_TOTAL).astype(np.int32), summed.indices, summed.indptr), shape=shape)
+        whole = self._summed(starts, ends, capacities)
         residual = whole - maximum_flow(whole, SIXTEEN, FLOAT).flow
         residual.eliminate_zeros()
         reached = np.zeros(self._size, bool)
         reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True
         places = self._place[self._free]
         return self._free[(places > FLOAT) & reached[places]]
+
+    def _summed(self, starts: Array, ends: Array, capacities: Array) -> csr_array:
+        """Returns the arcs as whole numbers, at least 1, those between the same two added up."""
+        arcs = starts * np.int64(self._size) + ends
+        order = np.argsort(arcs, kind="stable")
+        arcs = arcs[order]
+        first = starts_of(arcs)
+        summed = np.clip(np.rint(np.add.reduceat(capacities[order], first)), 1, LARGEST_TOTAL).astype(np.int32)
+        start, end = np.divmod(arcs[first], self._size)
+        rows = np.searchsorted(start, np.arange(self._size + 1)).astype(np.int32)
+        return csr_array((summed, end.astype(np.int32), rows), shape=(self._size, self._size))
 
 
 def _flags(numbers: Array, size: int) -> Array:

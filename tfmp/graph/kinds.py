@@ -70,12 +70,13 @@ class Kinds:
     def __init__(self) -> None:
         """Starts with none."""
         self.table: list[Kind] = []
+        self._ops: list[str] = []
         self._numbers: dict[object, int] = collections.defaultdict(itertools.count().__next__)
 
     def __copy__(self) -> Kinds:
         """Returns the same kinds, to which others can be added."""
         other = Kinds()
-        other.table = list(self.table)
+        other.table, other._ops = list(self.table), list(self._ops)
         other._numbers = collections.defaultdict(itertools.count(len(self.table)).__next__, self._numbers)
         return other
 
@@ -83,13 +84,15 @@ class Kinds:
         """Adds the kinds of another body; returns their numbers here."""
         return self._read([(other, number) for number in range(len(other.table))], other.table.__getitem__)
 
-    def which(self, question: Callable[[Kind], object]) -> Array:
-        """Returns number of a kind to whether the answer to `question` is yes."""
-        return np.fromiter((bool(question(kind)) for kind in self.table), bool, len(self.table))
+    def which(self, question: Callable[[Kind], object], ops: Collection[str] | None = None) -> Array:
+        """Returns number of a kind to whether its op is one of `ops`, if there are any, and the answer to `question` is yes."""
+        if ops is None:
+            return np.array([bool(question(kind)) for kind in self.table], bool)
+        return np.array([op in ops and bool(question(kind)) for op, kind in zip(self._ops, self.table, strict=True)], bool)
 
     def are_of(self, ops: Collection[str]) -> Array:
         """Returns number of a kind to whether its op is one of `ops`."""
-        return np.fromiter([kind.op in ops for kind in self.table], bool, len(self.table))
+        return np.array([op in ops for op in self._ops], bool)
 
     def pseudo(self, op: str, layout: Layout, types: Sequence[int]) -> list[int]:
         """Returns the numbers of the kinds of arguments or results of these types."""
@@ -113,6 +116,7 @@ class Kinds:
         while len(self.table) < len(self._numbers):
             position = numbers.index(len(self.table), position)
             self.table.append(make(position))
+            self._ops.append(self.table[-1].op)
         return numbers
 
 

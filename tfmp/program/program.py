@@ -73,9 +73,12 @@ class _CalledAsOps(dict[str, OpSchema]):
         self._lookup = lookup
 
     def __contains__(self, op: object) -> bool:
-        if not super().__contains__(op) and isinstance(op, str) and tf_api.op_def(op) is None and tf_api.has_function(op):
-            self[op] = OpSchema(signature(self._lookup(op)))
-        return super().__contains__(op)
+        if super().__contains__(op):
+            return True
+        if not isinstance(op, str) or tf_api.op_def(op) is not None or not tf_api.has_function(op):
+            return False
+        self[op] = OpSchema(signature(self._lookup(op)))
+        return True
 
 
 def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]) -> Program:
