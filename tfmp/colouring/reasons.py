@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator
 
+import numpy as np
+
 from tfmp.colouring.canvas import LISTS
 from tfmp.colouring.painted import Reason
 from tfmp.colouring.passes import Colouring
-from tfmp.dtypes import DT_FLOAT
 from tfmp.oplists import CLEAR, DENY, INFER
 
 WORDS = {
@@ -96,20 +97,19 @@ class Decision:
         return f"{self.op}: {WORDS[self.rule]}{detail}{via}"
 
 
-def decisions(colouring: Colouring, ops: Collection[str] | None = None) -> Iterator[Decision]:
+def decisions(colouring: Colouring, ops: Collection[str] | None = None, *, kept: bool = False) -> Iterator[Decision]:
     """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times.
 
-    With `ops`, only those of nodes of these op types.
+    With `ops`, only those of nodes of these op types; with `kept`, only those for float32.
     """
     graph, union = colouring.graph, colouring.union
-    body = graph.body
-    for node in range(len(body)) if ops is None else body.nodes_of(ops):
-        for vertex in graph.vertices(node):
-            if graph.dtype[vertex] == DT_FLOAT:
-                why = _why(colouring, vertex)
-                origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
-                function, converted = union.instances[union.instance_of(node)].function, bool(colouring.sixteen[vertex])
-                yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), converted, why.rule, origin, why.detail)
+    body, sixteen = graph.body, np.frombuffer(colouring.sixteen, bool)
+    meant = graph.is_float32 & ~sixteen if kept else graph.is_float32
+    for vertex in np.flatnonzero(meant if ops is None else meant & graph.are_of(ops)).tolist():
+        node, why = graph.node_of[vertex], _why(colouring, vertex)
+        origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""
+        function, converted = union.instances[union.instance_of(node)].function, bool(sixteen[vertex])
+        yield Decision(function, body.names[node], body.ops[node], str(graph.slot(vertex)), converted, why.rule, origin, why.detail)
 
 
 def _why(colouring: Colouring, vertex: int) -> Reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import MutableSequence, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
@@ -12,6 +12,8 @@ from tfmp.graph.body import Body, Edge
 from tfmp.graph.kinds import NEWER
 from tfmp.graph.schema import Slot
 from tfmp.graph.wire import Columns, Node, Original, Proto, as_proto, columns_of, copy_of, joined, node_as_written, node_def, serialise, serialised, with_inputs
+
+RENAMED = frozenset(NEWER.values())
 
 
 class Edited(NamedTuple):
@@ -85,7 +87,7 @@ class GraphEditor:
             self._retype_signature(number, dtype)
         elif slot.index >= 0:
             self.node(number).attr[slot.attr].list.type[slot.index] = dtype
-        elif number in self._edited or self.body.ops[number] in NEWER.values():
+        elif number in self._edited or self.body.ops[number] in RENAMED:
             node = self.node(number)
             if node.op != self.body.ops[number]:
                 node.op = self.body.ops[number]
@@ -211,10 +213,10 @@ class GraphEditor:
                 graph.node[number].ParseFromString(node)
             graph.node.extend(map(node_def, edited.columns.nodes[count:]))
             return graph
-        nodes = [*self._nodes[first : first + len(self.body.proto_nodes)], *edited.columns.nodes[count:]]
+        nodes: list[Any] = [*self._nodes[first : first + len(self.body.proto_nodes)], *edited.columns.nodes[count:]]
         for number, node in zip(edited.numbers, edited.columns.nodes, strict=False):
             nodes[number - first] = node
-        return joined(map(serialised, nodes), serialise(edited.head))
+        return joined(nodes if self._original is None else map(serialised, nodes), serialise(edited.head))
 
     @property
     def proto(self) -> Proto:

@@ -23,16 +23,16 @@ def reread(body: Body, edited: Edited, library: Mapping[str, OpSchema]) -> Body:
       edited: what has changed. What is added, nodes and arguments, comes last in the view, after the results.
       library: as for `read_function`.
     """
-    new, start, signature = _copy(body), len(body), edited.head.signature
+    new, start, stop, signature = _copy(body), len(body), body.proto_nodes.stop, edited.head.signature
     kinds = _replace(new, edited, library)
     changed = [number for number, more in edited.touched.items() if more]
-    _reread_pseudo(new, [number for number in changed if number < body.proto_nodes.start], signature.input_arg, 0)
-    _reread_pseudo(new, [number for number in changed if number >= body.proto_nodes.stop], signature.output_arg, body.proto_nodes.stop)
+    _reread_pseudo(new, [number for number in changed if number < body.arguments], signature.input_arg, 0)
+    _reread_pseudo(new, [number for number in changed if number >= stop], signature.output_arg, stop)
     add_pseudo(new, ARG, signature.input_arg[body.arguments :])
     arguments, first = range(start, len(new)), len(new)
     _add(new, edited, kinds)
     new.make_readable(range(start, len(new)))
-    results = [number for number in edited.touched if number >= body.proto_nodes.stop]
+    results = [number for number in edited.touched if number >= stop]
     texts = [*edited.columns.inputs, *read_by_results([body.names[number] for number in results], edited.head.ret, body), *[END] * len(arguments)]
     connect(new, [*edited.numbers, *range(first, len(new)), *results, *arguments], texts)
     return new

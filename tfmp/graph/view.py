@@ -91,7 +91,7 @@ def connect(body: Body, numbers: Sequence[int], texts: Sequence[str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `texts` says how what each of them reads, or waits for, is written (as `Columns.inputs` does)."""
     found: list[Any] = [*map(body.tensors.get, texts)]
     ends = [place for place, text in enumerate(texts) if not text]
-    starts = [0, *(end + 1 for end in ends)]
+    starts = [0, *[end + 1 for end in ends]]
     rows = [found[start:end] for start, end in zip(starts, ends, strict=False)]
     if found.count(None) > len(ends):
         for place in [place for place, row in enumerate(rows) if None in row]:

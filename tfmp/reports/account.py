@@ -206,8 +206,8 @@ def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[]
 
 def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
     """Yields the decision of every float32 allowlist node that stays in float32, with its reason; its fixed types are not counted."""
-    for decision in conversion.decisions(conversion.lists.ops(ALLOW)):
-        if not (decision.converted or decision.attribute.startswith("fixed") or decision.rule == REPLACED):
+    for decision in conversion.decisions(conversion.lists.ops(ALLOW), kept=True):
+        if not (decision.attribute.startswith("fixed") or decision.rule == REPLACED):
             yield decision
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -186,9 +187,10 @@ def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate
 
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
-    graph = colouring.graph
-    for vertex in np.flatnonzero(np.frombuffer(colouring.sixteen, bool)).tolist():
-        yield Retype(graph.node_of[vertex], graph.slot(vertex), target.number)
+    graph, slots = colouring.graph, [slot for kind in colouring.union.body.kinds.table for slot in kind.layout.slots]
+    vertices = np.flatnonzero(np.frombuffer(colouring.sixteen, bool))
+    numbers = graph.sort[vertices].tolist()
+    return map(Retype, graph.nodes[vertices].tolist(), map(slots.__getitem__, numbers), itertools.repeat(target.number))
 
 
 def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
