@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.readers import Readers
 from tfmp.program.liveness import roots
@@ -22,7 +24,7 @@ class Needs:
         """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers`."""
         self._body = body
         self._waits = body.controlled
-        self._counts = readers.counts()
+        self._counts = np.bincount(body.edges.source, minlength=len(body)).tolist()
         for sources in self._waits.values():
             for source in sources:
                 self._counts[source] += 1
@@ -102,14 +104,13 @@ class Needs:
 
     def _peeled(self, counts: list[int], inputs: Sequence[Sequence[Edge]], stand_in: Mapping[int, int]) -> set[int]:
         """Returns the entries of `inputs` that nothing needs; `counts` says how many read or wait for each, and is used up."""
-        edges, stands_in = list(inputs), stand_in.get
-        for node, sources in self._waits.items():
-            edges[node] = [*edges[node], *((source, 0) for source in sources)]
+        stands_in, waits = stand_in.get, self._waits
         todo = [node for node, count in enumerate(counts) if not count]
         found = set(todo)
         while todo:
-            for read, _ in edges[todo.pop()]:
-                source = stands_in(read, read)
+            node = todo.pop()
+            sources = [stands_in(source, source) for source, _ in inputs[node]]
+            for source in [*sources, *waits[node]] if node in waits else sources:
                 counts[source] -= 1
                 if not counts[source]:
                     found.add(source)

@@ -154,11 +154,11 @@ class Body:
     @functools.cached_property
     def by_op(self) -> Mapping[str, list[int]]:
         """Op type to the nodes of that type, in node order; to be asked as `edges` is."""
-        nodes: dict[str, list[int]] = {kind.op: [] for kind in self.kinds.table}
-        of_kind = [nodes[kind.op].append for kind in self.kinds.table]
-        for node, kind in enumerate(self.kind_of):
-            of_kind[kind](node)
-        return {op: found for op, found in nodes.items() if found}
+        number: dict[str, int] = {}
+        of_kind = np.array([number.setdefault(kind.op, len(number)) for kind in self.kinds.table], np.int16)
+        op_of = of_kind[self.kind_array]
+        nodes, ends = np.argsort(op_of, kind="stable").tolist(), np.cumsum(np.bincount(op_of, minlength=len(number))).tolist()
+        return {op: nodes[start:end] for op, start, end in zip(number, [0, *ends], ends, strict=False) if start < end}
 
     def with_inputs(self, inputs: list[list[Edge]], resized: Mapping[int, Edge]) -> Body:
         """Returns a copy whose nodes read `inputs`; the lists of nodes that read what they did are to be the same objects. `resized` is added to."""

@@ -55,7 +55,7 @@ class GrowingFunction(GraphEditor):
         """Returns how the tensor `edge` of the body is written now."""
         return self.named.get(edge) or self.body.tensor_name(edge)
 
-    def make(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
+    def make(self, op: str, name: str, inputs: Iterable[str], near: int, shapes: Sequence[Any], attrs: Mapping[str, Any], value: bytes = b"") -> Made:
         """Makes a node.
 
         Args:
@@ -64,17 +64,15 @@ class GrowingFunction(GraphEditor):
           inputs: how its data inputs are written.
           near: number of the node whose device it gets, and whose marks (attributes that begin with "_").
           shapes: of its outputs.
-          **attrs: its attributes; those that are not given have their defaults.
+          attrs: its attributes; those that are not given have their defaults.
+          value: more of them, as a serialised NodeDef that has nothing else.
         """
-        return self._make(op, name, inputs, near, shapes, b"", attrs)
-
-    def _make(self, op: str, name: str, inputs: Sequence[str], near: int, shapes: Sequence[Any], value: bytes, attrs: Mapping[str, Any]) -> Made:
         free = name + OURS
         while free in self._taken:
             name += "_"
             free = name + OURS
         self._taken.add(free)
-        self.add(node_as_written(free, inputs, self._common_of(op, near, value, attrs)))
+        self._added.append(node_as_written(free, inputs, self._common_of(op, near, value, attrs)))
         self.shapes[free] = shapes
         return Made(free, op)
 
@@ -96,7 +94,7 @@ class GrowingFunction(GraphEditor):
         key = (dtype, value.shape, value.tobytes(), self.body.devices[near])
         if key not in self._constants:
             held = _constant(value.tobytes(), str(value.dtype), value.shape, dtype)
-            self._constants[key] = self._make("Const", name, (), near, [value.shape], held, {}).output(0)
+            self._constants[key] = self.make("Const", name, (), near, [value.shape], {}, held).output(0)
         return self._constants[key]
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:

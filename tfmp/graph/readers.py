@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +51,3 @@ class Readers(Sequence[list[list[tuple[int, int]]]]):
     def count_of(self, node: int) -> int:
         """Returns how many inputs read what `node` makes."""
         return self.starts[self.first[node + 1]] - self.starts[self.first[node]]
-
-    def counts(self) -> list[int]:
-        """Returns node to how many inputs read what it makes."""
-        return [self.starts[end] - self.starts[start] for start, end in itertools.pairwise(self.first)]
