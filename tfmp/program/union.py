@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 from tfmp.errors import GraphError
 from tfmp.graph.body import Body
+from tfmp.graph.schema import Slot
 from tfmp.program.calls import CALLING_OPS, IMPLEMENTS
 from tfmp.program.program import Program
 from tfmp.program.unfold import Instance
@@ -43,6 +45,11 @@ class Union:
     ties: tuple[tuple[End, End], ...]
     loops: tuple[Loop, ...]
     fixed: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def slots(self) -> Sequence[Slot]:
+        """The slots of all kinds of nodes, kind after kind, as `TypeGraph.sort` numbers them."""
+        return [slot for kind in self.body.kinds.table for slot in kind.layout.slots]
 
     def instance_of(self, node: int) -> int:
         """Returns the number of the instance that `node` belongs to."""

@@ -187,10 +187,9 @@ def make_plan(colouring: Colouring, target: FloatFormat, *, exact: bool, emulate
 
 
 def _retypes(colouring: Colouring, target: FloatFormat) -> Iterator[Retype]:
-    graph, slots = colouring.graph, [slot for kind in colouring.union.body.kinds.table for slot in kind.layout.slots]
-    vertices = np.flatnonzero(np.frombuffer(colouring.sixteen, bool))
-    numbers = graph.sort[vertices].tolist()
-    return map(Retype, graph.nodes[vertices].tolist(), map(slots.__getitem__, numbers), itertools.repeat(target.number))
+    graph, vertices = colouring.graph, np.flatnonzero(np.frombuffer(colouring.sixteen, bool))
+    slots = map(colouring.union.slots.__getitem__, graph.sort[vertices].tolist())
+    return map(Retype, graph.nodes[vertices].tolist(), slots, itertools.repeat(target.number))
 
 
 def _mismatches(colouring: Colouring) -> dict[Edge, list[Edge]]:
