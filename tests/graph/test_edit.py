@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.graph_text import functions, parse, render
 from tfmp import tf_api
@@ -122,3 +126,48 @@ def test_a_retargeted_function_has_its_new_name() -> None:
     function = functions(parse(FUNCTION))["f"]
     assert retargeted(function, "g", []).signature.name == "g"
     assert function.signature.name == "f"
+
+
+EDITS = st.one_of(
+    st.tuples(st.just("type"), st.sampled_from([DT_HALF, DT_FLOAT])),
+    st.tuples(st.just("entry"), st.sampled_from([DT_HALF, DT_FLOAT])),
+    st.tuples(st.just("read"), st.tuples(st.integers(0, 1), st.sampled_from(["x", "k"]))),
+    st.tuples(st.just("wait"), st.sampled_from(["x", "k"])),
+    st.tuples(st.just("mark"), st.binary(max_size=3)),
+    st.tuples(st.just("forget"), st.none()),
+)
+
+
+@given(st.lists(EDITS))
+def test_edits_in_any_order_come_to_what_they_do_to_a_message(edits: list[tuple[str, Any]]) -> None:
+    """As bytes where that is enough, as messages where it is not: nobody sees a difference."""
+    text = "function f(x: float) -> (r: float)\n  k = Const() value=0.1\n  m = MatMul(x, x, ^k)\n  l = IdentityN(x, x)\n  return r = m:product:0\n"
+    function = functions(parse(text))["f"]
+    for node in function.node_def[1:]:
+        node.attr["_output_shapes"].list.shape.add(unknown_rank=True)
+    editor = GraphEditor(read_function(function.SerializeToString(), {}))
+    expected = type(function)()
+    expected.CopyFrom(function)
+    product, identity = expected.node_def[1:]
+    for kind, value in edits:
+        if kind == "type":
+            editor.retype(2, Slot("T"), value)
+            product.attr["T"].type = value
+        elif kind == "entry":
+            editor.retype(3, Slot("T", 1), value)
+            identity.attr["T"].list.type[1] = value
+        elif kind == "read":
+            port, source = value
+            editor.redirect((2, port), source)
+            product.input[port] = source
+        elif kind == "wait":
+            editor.wait_for(2, value)
+            product.input.append(f"^{value}")
+        elif kind == "mark":
+            editor.node(2).attr["_mark"].s = value
+            product.attr["_mark"].s = value
+        else:
+            editor.forget_shapes(2)
+            product.attr.pop("_output_shapes", None)
+    assert editor.proto == expected
+    assert editor.proto == expected  # and again

@@ -117,7 +117,7 @@ def _grown(program: Program, body: Body, sizes: Sizes, readers: Readers, work: M
     growth = editor.finish()
     after = grown(body, growth, program.schemas)
     after.made = {after.by_name[name]: tuple(shapes) for name, shapes in editor.shapes.items()}
-    gone = writer.needs.needless - writer.needs.needless_before
+    gone = writer.needs.needless.difference(dead_nodes(body))
     replaced = {node: norm.result for norm in found for node in norm.beside if node in gone}
     replaced |= {node: norm.result for norm in found for node in norm.own if node in gone}  # it may be beside another one
     replaced |= {affine.product: affine.result for affine in scaled if affine.product in gone}

@@ -8,13 +8,11 @@ looks at the nodes that nothing needs, which are few.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Sequence
 
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.readers import Readers
-from tfmp.program.liveness import roots
+from tfmp.program.liveness import counts, peeled
 
 
 class Needs:
@@ -23,13 +21,6 @@ class Needs:
     def __init__(self, body: Body, readers: Readers) -> None:
         """Nothing is announced yet; `body` has no cycle, and `readers` are `body.readers`."""
         self._body = body
-        self._waits = body.controlled
-        self._counts = np.bincount(body.edges.source, minlength=len(body)).tolist()
-        for sources in self._waits.values():
-            for source in sources:
-                self._counts[source] += 1
-        for root in roots(body):
-            self._counts[root] += 1  # as if something read it
         self._changed: dict[int, Sequence[Edge]] = {}
         self._sums: dict[int, tuple[set[int], list[Edge]]] = {}
         self._stand_in: dict[int, int] = {}
@@ -80,39 +71,19 @@ class Needs:
         return *sorted(node for node in self.needless if node in old), *[node for node in range(old.stop, stop) if node not in read]
 
     @functools.cached_property
-    def needless_before(self) -> set[int]:
-        """The nodes that nothing needs in the body as it is."""
-        return self._peeled(list(self._counts), self._body.inputs, {})
-
-    @functools.cached_property
     def needless(self) -> set[int]:
         """The same of the body once it is rewritten, and what stands in for nodes in vain; to be asked when all is announced."""
         body, stand_in = self._body, self._stand_in
         inputs: list[Sequence[Edge]] = [*body.inputs, *self._made]
-        counts = [*self._counts, *[0] * len(self._made)]
+        read = [*counts(body), *[0] * len(self._made)]
         for node, instead in stand_in.items():
-            counts[instead] = self._readers.count_of(node)
-            counts[node] -= counts[instead]
+            read[instead] = self._readers.count_of(node)
+            read[node] -= read[instead]
         for node, edges in self._changed.items():
             for source, _ in inputs[node]:
-                counts[stand_in.get(source, source)] -= 1
+                read[stand_in.get(source, source)] -= 1
             inputs[node] = edges
         for edges in (*self._changed.values(), *self._made):
             for source, _ in edges:
-                counts[stand_in.get(source, source)] += 1
-        return self._peeled(counts, inputs, stand_in)
-
-    def _peeled(self, counts: list[int], inputs: Sequence[Sequence[Edge]], stand_in: Mapping[int, int]) -> set[int]:
-        """Returns the entries of `inputs` that nothing needs; `counts` says how many read or wait for each, and is used up."""
-        stands_in, waits = stand_in.get, self._waits
-        todo = [node for node, count in enumerate(counts) if not count]
-        found = set(todo)
-        while todo:
-            node = todo.pop()
-            sources = [stands_in(source, source) for source, _ in inputs[node]]
-            for source in [*sources, *waits[node]] if node in waits else sources:
-                counts[source] -= 1
-                if not counts[source]:
-                    found.add(source)
-                    todo.append(source)
-        return found
+                read[stand_in.get(source, source)] += 1
+        return peeled(read, inputs, body.controlled, stand_in)

@@ -128,17 +128,11 @@ SMALL_TENSOR = 64
 choice.
 """
 
-Facts = tuple[str, Layout, list[int], bool, bytes]
-"""Op, layout, types, mark and value, as a `Kind` has them."""
-
 
 def _kind(written: bytes, library: Mapping[str, OpSchema]) -> Kind:
     if len(written) <= SMALL and _op(written) not in library:
-        op, layout, types, marked, value = _remembered(written)
-    else:
-        node = tf_api.NodeDef.FromString(written)
-        op, layout, types, marked, value = _facts(node.op, node.attr, library)
-    return Kind(op, layout, types, written, marked, value)
+        return _remembered(written)
+    return _read_kind(written, library)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,18 +141,19 @@ def _op(written: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _remembered(written: bytes) -> Facts:
+def _remembered(written: bytes) -> Kind:
+    return _read_kind(written, {})
+
+
+def _read_kind(written: bytes, library: Mapping[str, OpSchema]) -> Kind:
     node = tf_api.NodeDef.FromString(written)
-    return _facts(node.op, node.attr, {})
-
-
-def _facts(op: str, attrs: tf_api.Message, library: Mapping[str, OpSchema]) -> Facts:
+    op, attrs = node.op, node.attr
     schema = library[op] if op in library else registered_schema(NEWER.get(op, op))
     layout, types = schema.read(attrs)
     if op in NEWER:
         op = NEWER[op]
         types[layout.number[Slot("U")]] = DT_FLOAT
-    return op, layout, types, FLOAT32_MARK in attrs, _small_value(attrs) if op == "Const" else b""
+    return Kind(op, layout, types, written, FLOAT32_MARK in attrs, _small_value(attrs) if op == "Const" else b"")
 
 
 def _small_value(attrs: tf_api.Message) -> bytes:
