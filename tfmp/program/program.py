@@ -73,12 +73,20 @@ class _CalledAsOps(dict[str, OpSchema]):
         self._lookup = lookup
 
     def __contains__(self, op: object) -> bool:
-        if super().__contains__(op):
-            return True
-        if not isinstance(op, str) or tf_api.op_def(op) is not None or not tf_api.has_function(op):
+        if op in _registered or not isinstance(op, str):
             return False
-        self[op] = OpSchema(signature(self._lookup(op)))
+        if not super().__contains__(op):
+            if tf_api.op_def(op) is not None:
+                _registered.add(op)
+                return False
+            if not tf_api.has_function(op):
+                return False
+            self[op] = OpSchema(signature(self._lookup(op)))
         return True
+
+
+_registered: set[str] = set()
+"""Ops that TensorFlow has: an op that is registered stays so."""
 
 
 def paired(forward: Program, backward: Program, links: Iterable[tuple[int, int]]) -> Program:
