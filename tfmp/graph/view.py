@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
@@ -90,12 +92,13 @@ def read_by_results(names: Iterable[str], ret: Mapping[str, str], body: Body) ->
 def connect(body: Body, numbers: Sequence[int], texts: Sequence[str]) -> None:
     """Fills `body.inputs` of the nodes in `numbers`; `texts` says how what each of them reads, or waits for, is written (as `Columns.inputs` does)."""
     found: list[Any] = [*map(body.tensors.get, texts)]
-    ends = [place for place, text in enumerate(texts) if not text]
+    not_found = [place for place, edge in enumerate(found) if edge is None]
+    ends = [place for place in not_found if not texts[place]]
     starts = [0, *[end + 1 for end in ends]]
     rows = [found[start:end] for start, end in zip(starts, ends, strict=False)]
-    if found.count(None) > len(ends):
-        for place in [place for place, row in enumerate(rows) if None in row]:
-            rows[place] = _edges(body, texts[starts[place] : ends[place]], rows[place], numbers[place])
+    if len(not_found) > len(ends):
+        for row in dict.fromkeys(np.searchsorted(ends, [place for place in not_found if texts[place]]).tolist()):
+            rows[row] = _edges(body, texts[starts[row] : ends[row]], rows[row], numbers[row])
     wanted = [len(kind.layout.inputs) for kind in body.kinds.table]
     counts = [wanted[body.kind_of[node]] for node in numbers]
     if list(map(len, rows)) != counts:

@@ -55,18 +55,19 @@ def peeled(
       waits: what nodes wait for without reading it.
       stand_in: nodes to others that are read in their place.
     """
-    stands_in = stand_in.get
-    todo = [node for node, count in enumerate(counts) if not count]
-    found = set(todo)
-    while todo:
-        node = todo.pop()
-        sources = [stands_in(source, source) for source, _ in inputs[node]]
-        for source in [*sources, *waits[node]] if node in waits else sources:
+    found = [node for node, count in enumerate(counts) if not count]
+    for node in found:  # grows while it is walked
+        for source, _ in inputs[node]:
+            if source in stand_in:
+                source = stand_in[source]
             counts[source] -= 1
             if not counts[source]:
-                found.add(source)
-                todo.append(source)
-    return found
+                found.append(source)
+        for source in waits.get(node, ()):
+            counts[source] -= 1
+            if not counts[source]:
+                found.append(source)
+    return set(found)
 
 
 def roots(body: Body) -> list[int]:
