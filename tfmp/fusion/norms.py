@@ -59,10 +59,14 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
     remembered = memory()
     around = Surroundings(body, sizes, readers, numbers=remembered.numbers)
     repeats = Repeats(around, remembered)
-    for node, op in enumerate(body.ops):
-        if op == "Mean" and body.inputs[node][0] not in done:
+    axes_of_kind = dict[Any, tuple[int, ...] | None]()
+    for node in body.nodes_of(["Mean"]):
+        if body.inputs[node][0] not in done:
             data, where = body.inputs[node]
-            axes = _axes(body, sizes, data, where, around.constants)
+            alike = sizes.shape(data), body.kind_of[data[0]], data[1], body.kind_of[where[0]]
+            if body.ops[where[0]] != "Const" or alike not in axes_of_kind:
+                axes_of_kind[alike] = _axes(body, sizes, data, where, around.constants)
+            axes = axes_of_kind[alike]
             if axes is None or (data, axes) in looked:
                 continue
             looked.add((data, axes))

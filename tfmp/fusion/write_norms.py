@@ -7,7 +7,7 @@ own `LayerNormalization`; scale and offset are for elements there, and a second 
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from tfmp.dtypes import DT_FLOAT
 from tfmp.fusion.found import Gradient, Norm
@@ -92,7 +92,7 @@ class _Rows:
         self._writer, self._norm = writer, norm
         self._shape = writer.shape(norm.data)
         leading, self._elements = self._shape[:-1], self._shape[-1]
-        self._rows = None if None in leading else int(np.prod(leading))  # type: ignore[arg-type]
+        self._rows = None if None in leading else math.prod(leading)  # type: ignore[arg-type]
         self._as_channels: KnownShape = (1, self._rows, self._elements, 1)
         self._as_rows: KnownShape = (self._rows, 1, 1, self._elements)
         self._attrs = {"T": DT_FLOAT, "U": DT_FLOAT, "epsilon": norm.epsilon, "data_format": "NCHW", "is_training": True}
