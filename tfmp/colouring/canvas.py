@@ -145,6 +145,8 @@ class Canvas:
 
     def keep_all(self, nodes: Array, rule: str, causes: Array) -> None:
         """Keeps `nodes`, one after the other; `causes` has one for each."""
+        if not len(nodes):
+            return
         self.may_change[nodes] = False
         vertices, causes = self._float32_of(nodes, causes)
         self.paint_all(self.denied, self.graph.stand_ins[vertices], rule, causes)
@@ -158,6 +160,8 @@ class Canvas:
 
     def leave_all(self, nodes: Array, rule: str, causes: Array) -> None:
         """Leaves `nodes`, one after the other; `causes` has one for each."""
+        if not len(nodes):
+            return
         self.may_change[nodes] = False
         vertices, causes = self._float32_of(nodes, causes)
         self.reasons.set_all_first(vertices, rule, causes)

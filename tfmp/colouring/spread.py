@@ -11,6 +11,7 @@ import numpy as np
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.typegraph import reach
 from tfmp.dtypes import QUANTIZED
+from tfmp.graph.edges import distinct
 from tfmp.oplists import ALLOW, CLEAR, DENY, INFER
 from tfmp.program.calls import CALLING_OPS
 
@@ -131,9 +132,10 @@ def reads_reference_variable(canvas: Canvas, node: int) -> bool:
 
 def drop_unsupported(canvas: Canvas) -> None:
     """Takes allow off the attributes of allowlist nodes that their op definition does not let be 16 bit, and off quantized nodes."""
-    body = canvas.graph.body
-    is_quantized = body.kinds.which(lambda kind: QUANTIZED.intersection(kind.types))[body.kind_array]
+    graph, kinds = canvas.graph, canvas.graph.body.kinds
     painted = np.flatnonzero(canvas.are_on({ALLOW}) & canvas.allowed)
-    is_fixed = ~canvas.told(canvas.supports_type, painted)
-    for vertex in painted[is_fixed | is_quantized[canvas.graph.nodes[painted]]].tolist():
+    kind_of = graph.body.kind_array[graph.nodes[painted]]
+    ops = {kinds.table[kind].op for kind in distinct(kind_of).tolist()}
+    is_quantized = kinds.which(lambda kind: QUANTIZED.intersection(kind.types), ops)[kind_of]
+    for vertex in painted[~canvas.told(canvas.supports_type, painted) | is_quantized].tolist():
         canvas.unpaint_allow(vertex, "quantized" if canvas.supports_type(vertex) else "no 16-bit form")

@@ -5,6 +5,7 @@ Keras, for one, traces a recurrent cell once outside its loop to learn shapes, a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -74,10 +75,15 @@ def roots(body: Body) -> list[int]:
     """Returns the nodes of a function that TensorFlow runs whoever reads them: stateful ones, calls of functions by their name, results, control results."""
 
     def always_runs(kind: Kind) -> bool:
-        return kind.op in body.called_as_ops or (kind.op not in (ARG, RETVAL) and registered_schema(kind.op).stateful)
+        return kind.op in body.called_as_ops or _is_stateful(kind.op)
 
     found = np.flatnonzero(body.kinds.which(always_runs)[body.kind_array]).tolist()
     return [*found, *range(len(body) - body.results, len(body)), *(body.by_name[name] for name in body.control_results)]
+
+
+@functools.cache
+def _is_stateful(op: str) -> bool:
+    return op not in (ARG, RETVAL) and registered_schema(op).stateful
 
 
 def arrows(body: Body) -> tuple[Array, Array]:

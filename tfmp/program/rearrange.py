@@ -95,7 +95,7 @@ class _Work:
         broadcasting, reductions = (body.kinds.are_of(ops)[body.kind_array] for ops in (BROADCASTING, REDUCTIONS))
         sized = self._reading(body.kinds.are_of(COPIES)) & broadcasting | reductions
         sizes.shapes([edge for node in np.flatnonzero(sized).tolist() for edge in ((node, 0), *body.inputs[node])])  # together is cheaper
-        self._is_scalar = body.kinds.which(_may_be_neutral)
+        self._is_scalar = body.kinds.which(_may_be_neutral, {"Const", "Sub"})
         self.is_worth_asking = bytearray(sized | self._reading(self._is_scalar))
 
     def _reading(self, kinds: Array) -> Array:
