@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from tfmp import tf_api
 from tfmp.errors import GraphError
@@ -97,7 +96,7 @@ def connect(body: Body, numbers: Sequence[int], texts: Sequence[str]) -> None:
     starts = [0, *[end + 1 for end in ends]]
     rows = [found[start:end] for start, end in zip(starts, ends, strict=False)]
     if len(not_found) > len(ends):
-        for row in dict.fromkeys(np.searchsorted(ends, [place for place in not_found if texts[place]]).tolist()):
+        for row in dict.fromkeys(bisect.bisect_left(ends, place) for place in not_found if texts[place]):
             rows[row] = _edges(body, texts[starts[row] : ends[row]], rows[row], numbers[row])
     wanted = [len(kind.layout.inputs) for kind in body.kinds.table]
     counts = [wanted[body.kind_of[node]] for node in numbers]
