@@ -29,8 +29,9 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     Raises:
       GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
     """
-    nodes, rest = parted(serialised(function))
-    head, columns = tf_api.FunctionDef.FromString(rest), columns_of(nodes)
+    whole = serialised(function)
+    nodes, rest = parted(whole)
+    head, columns = tf_api.FunctionDef.FromString(rest), columns_of(nodes, whole)
     arguments, results = head.signature.input_arg, head.signature.output_arg
     body = Body(head.signature.name, attrs=head.attr, arguments=len(arguments), results=len(results), rest=rest)
     body.control_results = tuple(head.control_ret.values())
@@ -96,8 +97,8 @@ def connect(body: Body, numbers: Sequence[int], texts: Sequence[str]) -> None:
     starts = [0, *[end + 1 for end in ends]]
     rows = [found[start:end] for start, end in zip(starts, ends, strict=False)]
     if len(not_found) > len(ends):
-        for row in dict.fromkeys(bisect.bisect_left(ends, place) for place in not_found if texts[place]):
-            rows[row] = _edges(body, texts[starts[row] : ends[row]], rows[row], numbers[row])
+        for number in dict.fromkeys(bisect.bisect_left(ends, place) for place in not_found if texts[place]):
+            rows[number] = _edges(body, texts[starts[number] : ends[number]], rows[number], numbers[number])
     wanted = [len(kind.layout.inputs) for kind in body.kinds.table]
     counts = [wanted[body.kind_of[node]] for node in numbers]
     if list(map(len, rows)) != counts:

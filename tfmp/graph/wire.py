@@ -167,8 +167,9 @@ BETWEEN = b"\x1a\x00\x22\x00"
 """An input (field 3) and a device (field 4) that are written as nothing, as those of no node are."""
 
 
-def columns_of(nodes: Sequence[bytes]) -> Columns:
-    """Returns the columns of serialised nodes; raises `GraphError` if one has no name, or an input without one.
+def columns_of(nodes: Sequence[bytes], function: bytes = b"") -> Columns:
+    """Returns the columns of serialised nodes; raises `GraphError` if one has no name, or an input without one. `function` is a serialised function that has
+    just these nodes, if there is one at hand.
 
     Names, inputs and devices are read as if all nodes were one that has many of each (protobuf's encoding guide: messages that are written one after the other
     are read as one).
@@ -180,7 +181,7 @@ def columns_of(nodes: Sequence[bytes]) -> Columns:
     if inputs.count(END) != len(nodes):
         reader = next(name for name, node in zip(names, nodes, strict=True) if END in _messages()["Inputs"].FromString(node).input)
         raise GraphError(f"node {reader!r} reads {END!r}, which is not there.")
-    return Columns(names, [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices)), inputs, _attributes(nodes), nodes)
+    return Columns(names, [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices)), inputs, _attributes(function or joined(nodes, b"")), nodes)
 
 
 def _devices(texts: Iterable[str]) -> Iterator[str]:
@@ -192,9 +193,9 @@ def _devices(texts: Iterable[str]) -> Iterator[str]:
         device = text
 
 
-def _attributes(nodes: Iterable[bytes]) -> Sequence[bytes]:
-    """Returns op and attributes of each node as `Columns` has them."""
-    read = _messages()["FunctionOfAttributes"].FromString(joined(nodes, b""))
+def _attributes(function: bytes) -> Sequence[bytes]:
+    """Returns op and attributes of each node of a serialised function as `Columns` has them."""
+    read = _messages()["FunctionOfAttributes"].FromString(function)
     read.DiscardUnknownFields()
     return parted(read.SerializeToString(deterministic=True))[0]
 
