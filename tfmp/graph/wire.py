@@ -181,7 +181,8 @@ def columns_of(nodes: Sequence[bytes], function: bytes = b"") -> Columns:
     if inputs.count(END) != len(nodes):
         reader = next(name for name, node in zip(names, nodes, strict=True) if END in _messages()["Inputs"].FromString(node).input)
         raise GraphError(f"node {reader!r} reads {END!r}, which is not there.")
-    return Columns(names, [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices)), inputs, _attributes(function or joined(nodes, b"")), nodes)
+    placed = [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices))
+    return Columns(names, placed, inputs, _attributes(function or joined(nodes, b"")), nodes)
 
 
 def _devices(texts: Iterable[str]) -> Iterator[str]:
