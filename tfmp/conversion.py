@@ -155,12 +155,12 @@ class Conversion:
             replaced.setdefault(self.instances[function.instance].function, []).append(function.name)
         return with_functions(root.proto, [function.proto for function in functions], replaced)
 
-    def decisions(self, ops: Collection[str] | None = None, *, kept: bool = False) -> Iterator[Decision]:
+    def decisions(self, ops: Collection[str] | None = None, *, only_float32: bool = False) -> Iterator[Decision]:
         """Yields the decision, with its reason, for every type attribute that was float32, body by body in node order; with `ops`, of these op types, and with
-        `kept` those for float32.
+        `only_float32` those for float32.
         """
         for colouring in self.colourings:
-            yield from decisions(colouring, ops, kept=kept)
+            yield from decisions(colouring, ops, only_float32=only_float32)
 
     def unused_overrides(self) -> list[str]:
         """Returns the op types that the user moved between lists and that no body contains, sorted."""

@@ -128,8 +128,8 @@ def _convert(program: Program, settings: Settings, fetches: frozenset[str], grap
     bodies: dict[str, BodyConversion] = {}
     for number, (instance, plan) in enumerate(zip(instances, plans, strict=True)):
         name, wanted = instance.function, () if settings.emulate else devices[number]
-        graph = as_proto(originals[name]) if not name else None
-        written = originals[name] if plan.empty else apply(plan, graph, program.schemas, wanted)
+        main = None if name else as_proto(originals[name])
+        written = originals[name] if plan.empty else apply(plan, main, program.schemas, wanted)
         bodies[_label(name, bodies)] = BodyConversion(name, coloured[number], plan, written)
     seconds = time.perf_counter() - start
     unused = [str(rule) for rule in (*kept, *forced) if rule not in covered.used]
@@ -254,7 +254,7 @@ def convert_function(function: tf_api.ConcreteFunction, *, dtype: str = "float16
     """
     chosen = make_settings(dtype=dtype, level=level, device=device, **settings)
     names = {_text(function.name): tf_api.variable_names(function.graph)} if chosen.has_rules_of("variable") else {}
-    return convert_named(function.name, tf_api.function_definition, chosen, names, tf_api.python_graphs([function.inference_fn]).get)
+    return convert_named(function.name, tf_api.serialised_function, chosen, names, tf_api.python_graphs([function.inference_fn]).get)
 
 
 VariableNames = Mapping[str, Mapping[int, str]]

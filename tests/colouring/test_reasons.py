@@ -55,6 +55,7 @@ def test_a_reason_names_the_op_and_where_it_came_through() -> None:
 def test_every_float32_attribute_has_one_decision_with_a_reason(graph: RandomGraph) -> None:
     conversion = convert(parse(graph.text), fetches=graph.fetches)
     decisions = list(conversion.decisions())
+    assert list(conversion.decisions(only_float32=True)) == [decision for decision in decisions if not decision.converted]
     assert all(decision.reason for decision in decisions)
     expected = sum(dtype == 1 for body in conversion.bodies.values() for types in body.plan.body.types for dtype in types)
     assert len(decisions) == expected

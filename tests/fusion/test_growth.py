@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from tests.fusion.running import FusedFunction, agree
 from tests.fusion.test_norms import SPELLINGS, traced
+from tests.graph_text import functions, parse
 from tfmp import tf_api
+from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.view import read_function
 from tfmp.graph.wire import node_as_written
 
@@ -68,3 +70,16 @@ def test_a_function_does_not_grow_with_its_rows() -> None:
     assert sizes[1] < sizes[0] + 100
     x = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
     agree(few(x), few.before(x))
+
+
+@pytest.mark.parametrize("becomes_first", [True, False])
+def test_what_becomes_another_op_is_no_sum_any_more(becomes_first: bool) -> None:
+    function = functions(parse("function f(a: float) -> (r: float)\n  s = AddN(a, a)\n  return r = s:sum:0\n"))["f"]
+    growing = GrowingFunction(read_function(function, {}))
+    for edit in (1, 0) if becomes_first else (0, 1):
+        if edit:
+            growing.become(1, "Relu", ["a"], [()], T=1)
+        else:
+            growing.sum_instead(1, [0], "a")
+    (node,) = growing.edited().node_def
+    assert (node.op, list(node.input), dict(node.attr)) == ("Relu", ["a"], {"T": tf_api.AttrValue(type=1)})

@@ -16,7 +16,7 @@ from tests.fusion.test_norms import SPELLINGS, by_nn, parameters, random, traced
 from tests.fusion.test_properties import AXES, MEANS, RESULTS, ROOTS, VARIANCES, choices
 from tfmp.fusion import fuse
 from tfmp.fusion.needed import Needs
-from tfmp.graph.remove import OURS
+from tfmp.graph.edit import OURS
 from tfmp.program.liveness import dead_nodes
 
 

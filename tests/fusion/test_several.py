@@ -15,7 +15,7 @@ from tests.fusion.running import FusedFunction, agree, with_gradients
 from tests.fusion.test_needed import agree as agree_about_needs
 from tests.fusion.test_needed import told  # noqa: F401
 from tests.fusion.test_norms import BACKWARD, FORWARD, random
-from tfmp.graph.remove import OURS
+from tfmp.graph.edit import OURS
 
 SHAPES = {"channels": (6, 5, 4), "rows": (5, 16)}
 AXES = {"channels": (0, 1, 2), "rows": (-1,)}

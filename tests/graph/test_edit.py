@@ -66,27 +66,27 @@ def test_types_are_set_one_by_one() -> None:
     editor = graph_editor()
     editor.retype(2, Slot("T"), DT_HALF)
     editor.retype(3, Slot("T", 1), DT_HALF)
-    assert text(editor.proto) == GRAPH.replace("^k)", "^k) T=half").replace("(x, m)", "(x, m) T=[float, half]")
+    assert text(editor.edited()) == GRAPH.replace("^k)", "^k) T=half").replace("(x, m)", "(x, m) T=[float, half]")
 
 
 def test_arguments_and_results_have_types_in_the_signature() -> None:
     editor = function_editor()
     editor.retype(1, Slot("T"), DT_HALF)
     editor.retype(5, Slot("T"), DT_HALF)
-    assert text(editor.proto) == FUNCTION.replace("b: float)", "b: half)").replace("z: float)", "z: half)")
+    assert text(editor.edited()) == FUNCTION.replace("b: float)", "b: half)").replace("z: float)", "z: half)")
 
 
 def test_a_cast_is_written_as_the_proto_wants_it() -> None:
     assert graph_editor().add_cast("c", "x", "", DT_FLOAT, DT_HALF) == "c"
     editor = function_editor()
     assert editor.add_cast("c", "m:product:0", "/device:CPU:0", DT_HALF, DT_FLOAT) == "c:y:0"
-    assert "  c = Cast(m:product:0) SrcT=half @/device:CPU:0\n" in text(editor.proto)
+    assert "  c = Cast(m:product:0) SrcT=half @/device:CPU:0\n" in text(editor.edited())
 
 
 def test_a_constant_is_copied_and_rounded() -> None:
     editor = graph_editor()
     assert editor.add_constant("h", 1, DT_HALF) == "h"
-    value = tf_api.read_tensor(editor.proto.node[-1].attr["value"].tensor)
+    value = tf_api.read_tensor(editor.edited().node[-1].attr["value"].tensor)
     assert value.dtype == np.float16
     assert list(value) == [np.float16(0.1), np.float16(0.25)]
     assert function_editor().add_constant("h", 2, DT_HALF) == "h:output:0"
@@ -95,18 +95,18 @@ def test_a_constant_is_copied_and_rounded() -> None:
 def test_inputs_and_results_are_redirected_and_control_inputs_stay() -> None:
     editor = graph_editor()
     editor.redirect((2, 1), "k")
-    assert list(editor.proto.node[2].input) == ["x", "k", "^k"]
+    assert list(editor.edited().node[2].input) == ["x", "k", "^k"]
     other = function_editor()
     other.redirect((4, 0), "k:output:0")
     other.redirect((3, 0), "b")
-    assert text(other.proto) == FUNCTION.replace("y = m:product:0", "y = k:output:0").replace("MatMul(a, b)", "MatMul(b, b)")
+    assert text(other.edited()) == FUNCTION.replace("y = m:product:0", "y = k:output:0").replace("MatMul(a, b)", "MatMul(b, b)")
 
 
 def test_an_old_batch_normalisation_becomes_the_newer_one_when_its_type_is_set() -> None:
     graph = parse("x = Placeholder()\nb = FusedBatchNorm(x, x, x, x, x)\n")
     editor = GraphEditor(read_graph(graph, {}), graph)
     editor.retype(1, Slot("T"), DT_HALF)
-    assert text(editor.proto) == "x = Placeholder()\nb = FusedBatchNormV2(x, x, x, x, x) T=half\n"
+    assert text(editor.edited()) == "x = Placeholder()\nb = FusedBatchNormV2(x, x, x, x, x) T=half\n"
 
 
 @pytest.mark.parametrize(
@@ -132,23 +132,27 @@ EDITS = st.one_of(
     st.tuples(st.just("type"), st.sampled_from([DT_HALF, DT_FLOAT])),
     st.tuples(st.just("entry"), st.sampled_from([DT_HALF, DT_FLOAT])),
     st.tuples(st.just("read"), st.tuples(st.integers(0, 1), st.sampled_from(["x", "k"]))),
+    st.tuples(st.just("rename"), st.sampled_from([("x", "k"), ("k", "x"), ("x", "z"), ("z", "x")])),
     st.tuples(st.just("wait"), st.sampled_from(["x", "k"])),
     st.tuples(st.just("mark"), st.binary(max_size=3)),
     st.tuples(st.just("forget"), st.none()),
+    st.tuples(st.just("look"), st.none()),
 )
 
 
-@given(st.lists(EDITS))
-def test_edits_in_any_order_come_to_what_they_do_to_a_message(edits: list[tuple[str, Any]]) -> None:
+@given(st.lists(EDITS), st.sampled_from(["bytes", "message", "graph"]))
+def test_edits_in_any_order_come_to_what_they_do_to_a_message(edits: list[tuple[str, Any]], form: str) -> None:
     """As bytes where that is enough, as messages where it is not: nobody sees a difference."""
-    text = "function f(x: float) -> (r: float)\n  k = Const() value=0.1\n  m = MatMul(x, x, ^k)\n  l = IdentityN(x, x)\n  return r = m:product:0\n"
-    function = functions(parse(text))["f"]
-    for node in function.node_def[1:]:
+    lines = ["x = Placeholder()", "k = Const() value=0.1", "m = MatMul(x, x, ^k)", "l = IdentityN(x, x)"]
+    function = functions(parse("function f(x: float) -> (r: float)\n" + "".join(f"  {line}\n" for line in lines[1:]) + "  return r = m:product:0\n"))["f"]
+    original: Any = parse("\n".join(lines) + "\n") if form == "graph" else function
+    for node in (original.node if form == "graph" else original.node_def)[1:]:
         node.attr["_output_shapes"].list.shape.add(unknown_rank=True)
-    editor = GraphEditor(read_function(function.SerializeToString(), {}))
-    expected = type(function)()
-    expected.CopyFrom(function)
-    product, identity = expected.node_def[1:]
+    body = read_graph(original, {}) if form == "graph" else read_function(original.SerializeToString(), {})
+    editor, before = GraphEditor(body, None if form == "bytes" else original), original.SerializeToString(deterministic=True)
+    expected = type(original)()
+    expected.CopyFrom(original)
+    product, identity = (expected.node if form == "graph" else expected.node_def)[-2:]
     for kind, value in edits:
         if kind == "type":
             editor.retype(2, Slot("T"), value)
@@ -160,14 +164,25 @@ def test_edits_in_any_order_come_to_what_they_do_to_a_message(edits: list[tuple[
             port, source = value
             editor.redirect((2, port), source)
             product.input[port] = source
+        elif kind == "rename":
+            old, new = value
+            editor.rename_inputs(2, old, new)
+            product.input[:] = [{old: new, f"^{old}": f"^{new}"}.get(text, text) for text in product.input]
         elif kind == "wait":
             editor.wait_for(2, value)
             product.input.append(f"^{value}")
         elif kind == "mark":
             editor.node(2).attr["_mark"].s = value
             product.attr["_mark"].s = value
-        else:
+        elif kind == "forget":
             editor.forget_shapes(2)
             product.attr.pop("_output_shapes", None)
-    assert editor.proto == expected
-    assert editor.proto == expected  # and again
+        else:
+            assert editor.edited() == expected
+    assert editor.edited() == expected
+    assert original.SerializeToString(deterministic=True) == before
+
+
+def test_a_main_graph_is_not_edited_without_its_proto() -> None:
+    with pytest.raises(ValueError, match="together with its GraphDef"):
+        GraphEditor(read_graph(parse(GRAPH), {}))

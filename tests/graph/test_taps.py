@@ -40,7 +40,7 @@ def tapped(in_turn: bool, place: str = "") -> tf_api.FunctionDef:
     taps = [Tap(nodes[name], (0,), f"token of {name}") for name in ("x", "early", "late", "call", "noise", "sum")]
     before = proto.SerializeToString(deterministic=True)
     retargets = [Retarget("call", "f", 0, "inner_tapped")]
-    copy = with_taps(body, proto, "outer_tapped", taps, [nodes["call"]], retargets, place=place, in_turn=in_turn)
+    copy = with_taps(body, "outer_tapped", taps, [nodes["call"]], retargets, place=place, in_turn=in_turn)
     assert proto.SerializeToString(deterministic=True) == before
     return copy
 
@@ -102,5 +102,5 @@ def test_topological_order_respects_data_and_control() -> None:
 def test_python_runs_on_the_cpu_beside_the_device(device: str, beside: str) -> None:
     body, proto = read(TEXT, "inner")
     body.devices[1] = device
-    copy = with_taps(body, proto, "inner_tapped", [Tap(1, (0,), "token")], [], [], place="", in_turn=True)
+    copy = with_taps(body, "inner_tapped", [Tap(1, (0,), "token")], [], [], place="", in_turn=True)
     assert copy.node_def[-1].device == beside

@@ -104,7 +104,7 @@ def test_reading_again_sees_what_an_edit_has_changed_and_shares_the_rest() -> No
     editor.retype(1, body.layouts[1].slots[0], DT_HALF)
     editor.redirect((2, 0), editor.add_cast("up", "m", "", DT_HALF, DT_FLOAT))
     after = reread(body, editor.finish(), {})
-    assert _facts(after) == _facts(read_graph(editor.proto, {}))
+    assert _facts(after) == _facts(read_graph(editor.edited(), {}))
     assert (body.types[1], after.types[1], after.inputs[2]) == ([DT_FLOAT], [DT_HALF], [(3, 0)])
     assert body.names == ["a", "m", "r"]
 

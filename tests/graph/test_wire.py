@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.graph_text import functions, parse
 from tfmp import tf_api
 from tfmp.errors import GraphError
+from tfmp.graph.retarget import Renamed
 from tfmp.graph.wire import END, columns_of, columns_of_graph, debug_info, joined, node_def, parted, signature_of, with_inputs
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -67,6 +68,8 @@ def test_a_function_in_parts_is_the_function(protos: list[tf_api.NodeDef]) -> No
     assert list(map(node_def, parts)) == list(function.node_def)
     assert tf_api.FunctionDef.FromString(joined(parts, rest)) == function
     assert signature_of(function.SerializeToString()) == function.signature
+    renamed = signature_of(Renamed(function, "g").SerializeToString())
+    assert (renamed.name, renamed.input_arg) == ("g", function.signature.input_arg)
     del function.node_def[:]
     assert tf_api.FunctionDef.FromString(rest) == function
 
@@ -89,7 +92,7 @@ def test_where_a_node_comes_from_is_told_apart(node: tf_api.NodeDef) -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (tf_api.NodeDef(op="Neg"), "1 of 2 nodes have no name"),
+        (tf_api.NodeDef(op="Neg"), "2 nodes have 1 names; give each of them one"),
         (tf_api.NodeDef(name="n", input=["x", ""]), "node 'n' reads '', which is not there"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What TensorFlow prunes is found in the same way for small functions and for large ones."""
+"""What TensorFlow prunes is what no walk from what always runs comes to."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def walked(body: Body) -> list[int]:
     return [node for node in range(body.arguments, len(body)) if node not in needed]
 
 
-@pytest.mark.parametrize("few", [0, neighbours.FEW])
-def test_what_a_walk_does_not_come_to_is_dead(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "FEW", few)
+def test_what_a_walk_does_not_come_to_is_dead() -> None:
     bodies = [*bodies_of_the_zoo(), *bodies_of_a_loop()]
     for body in bodies:
         body.dead = None
@@ -73,14 +71,22 @@ def test_what_a_walk_does_not_come_to_is_dead(few: int, monkeypatch: pytest.Monk
     assert any(map(dead_nodes, bodies))
 
 
-def test_a_loop_that_nothing_needs_is_dead() -> None:
-    lines = [
-        "function f(a: float) -> (r: float)",
-        "  enter = Enter(a) frame_name=loop",
-        "  merge = Merge(enter:output:0, next:output:0)",
-        "  next = NextIteration(merge:output:0)",
-        "  y = Neg(a)",
-        "  return r = y:y:0",
-    ]
-    body = read_function(functions(parse("\n".join(lines) + "\n"))["f"], {})
-    assert [body.names[node] for node in dead_nodes(body)] == ["enter", "merge", "next"]
+LOOP = """
+function f(a: float) -> (r: float)
+  enter = {ref}Enter(a) frame_name=loop
+  merge = {ref}Merge(enter:output:0, next:output:0)
+  next = {ref}NextIteration(merge:output:0)
+  y = Neg({read})
+  return r = y:y:0
+"""
+
+
+@pytest.mark.parametrize("few", [0, neighbours.FEW])
+@pytest.mark.parametrize("ref", ["", "Ref"])
+@pytest.mark.parametrize(("read", "dead"), [("a", ["enter", "merge", "next"]), ("merge:output:0", [])])
+def test_a_loop_that_nothing_needs_is_dead(read: str, dead: list[str], ref: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "FEW", few)
+    body = read_function(functions(parse(LOOP.format(ref=ref, read=read)))["f"], {})
+    found = dead_nodes(body)
+    assert [body.names[node] for node in found] == dead
+    assert list(found) == walked(body)

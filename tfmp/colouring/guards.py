@@ -124,7 +124,8 @@ def keep_constant_readers(canvas: Canvas) -> None:
 def _among(canvas: Canvas, constants: Array, question: Question) -> Array:
     """Returns number of a kind to whether it is one of `constants` (likewise), and the answer to `question` about its value is yes."""
     body, found = canvas.graph.body, constants.copy()
-    found[constants] = [answer(question, body, kind, canvas.rules.format) for kind in np.flatnonzero(constants).tolist()]
+    found &= np.bincount(body.kind_array, minlength=len(found)) > 0  # nodes of the others were taken out (`graph.prune`)
+    found[found] = [answer(question, body, kind, canvas.rules.format) for kind in np.flatnonzero(found).tolist()]
     return found
 
 

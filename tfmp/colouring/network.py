@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tfmp.colouring.canvas import Canvas
 from tfmp.colouring.clusters import READERS, WRITERS
 from tfmp.colouring.decisions import DECIDING
+from tfmp.colouring.flow import least_side
 from tfmp.colouring.guards import LARGEST_INTEGER, READS
 from tfmp.graph.edges import Array, distinct, starts_of
 
@@ -37,9 +36,6 @@ PER_CAST = 4096
 """Bytes that a cast costs beyond those that it moves, so that small tensors are not cast to and fro. Our own choice; a kernel launch costs more on every
 device, but compilers fuse most casts into what reads or makes their tensors.
 """
-
-LARGEST_TOTAL = 2**30
-"""Sum of all capacities, so that a flow fits the 32-bit integers of `scipy.sparse.csgraph.maximum_flow`."""
 
 SIXTEEN, FLOAT = 0, 1
 """The terminals of the network."""
@@ -206,7 +202,7 @@ class Network:
         """
         edges = self._edges
         inputs = inputs[tensors[edges.tensor[inputs]]]
-        read, readers = np.divmod(distinct(edges.tensor[inputs] * np.int64(self._size) + self._reader[inputs]), self._size)
+        read, readers = np.divmod(distinct(edges.tensor[inputs].astype(np.int64) * self._size + self._reader[inputs]), self._size)
         index = starts_of(read)
         counts = np.diff(index, append=len(read))
         found, meeting, several = read[index], readers[index], counts > 1
@@ -218,31 +214,11 @@ class Network:
 
     def sixteen(self) -> Array:
         """Returns the free vertices on the 16-bit side."""
-        starts, ends, capacities = (np.concatenate(column) for column in zip(*self._arcs, strict=True))
-        if not len(capacities):
+        arcs = [np.concatenate(column) for column in zip(*self._arcs, strict=True)]
+        if not len(arcs[0]):
             return self._free[:0]
-        scale = min(1.0, LARGEST_TOTAL / capacities.sum())
-        implied = self._implied.T
-        starts, ends = np.concatenate([starts, implied[0]]), np.concatenate([ends, implied[1]])
-        capacities = np.concatenate([capacities * scale, np.full(len(self._implied), LARGEST_TOTAL)])  # the latter are never cut
-        whole = self._summed(starts, ends, capacities)
-        residual = whole - maximum_flow(whole, SIXTEEN, FLOAT).flow
-        residual.eliminate_zeros()
-        reached = np.zeros(self._size, bool)
-        reached[breadth_first_order(residual, SIXTEEN, directed=True, return_predecessors=False)] = True
         places = self._place[self._free]
-        return self._free[(places > FLOAT) & reached[places]]
-
-    def _summed(self, starts: Array, ends: Array, capacities: Array) -> csr_array:
-        """Returns the arcs as whole numbers, at least 1, those between the same two added up."""
-        arcs = starts * np.int64(self._size) + ends
-        order = np.argsort(arcs, kind="stable")
-        arcs = arcs[order]
-        first = starts_of(arcs)
-        summed = np.clip(np.rint(np.add.reduceat(capacities[order], first)), 1, LARGEST_TOTAL).astype(np.int32)
-        start, end = np.divmod(arcs[first], self._size)
-        rows = np.searchsorted(start, np.arange(self._size + 1)).astype(np.int32)
-        return csr_array((summed, end.astype(np.int32), rows), shape=(self._size, self._size))
+        return self._free[(places > FLOAT) & least_side(self._size, (SIXTEEN, FLOAT), arcs, self._implied)[places]]
 
 
 def _flags(numbers: Array, size: int) -> Array:

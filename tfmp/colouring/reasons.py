@@ -97,14 +97,14 @@ class Decision:
         return f"{self.op}: {WORDS[self.rule]}{detail}{via}"
 
 
-def decisions(colouring: Colouring, ops: Collection[str] | None = None, *, kept: bool = False) -> Iterator[Decision]:
+def decisions(colouring: Colouring, ops: Collection[str] | None = None, *, only_float32: bool = False) -> Iterator[Decision]:
     """Yields the decision for every float32 type attribute of what was coloured, in node order. A function with several instances comes several times.
 
-    With `ops`, only those of nodes of these op types; with `kept`, only those for float32.
+    With `ops`, only those of nodes of these op types; with `only_float32`, only those for float32.
     """
     graph, union = colouring.graph, colouring.union
     body, sixteen = graph.body, np.frombuffer(colouring.sixteen, bool)
-    meant = graph.is_float32 & ~sixteen if kept else graph.is_float32
+    meant = graph.is_float32 & ~sixteen if only_float32 else graph.is_float32
     for vertex in np.flatnonzero(meant if ops is None else meant & graph.are_of(ops)).tolist():
         node, why = graph.node_of[vertex], _why(colouring, vertex)
         origin = body.names[graph.node_of[why.cause]] if why.cause >= 0 else ""

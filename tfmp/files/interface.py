@@ -100,7 +100,7 @@ def _with_casts(body: Body, graph: tf_api.GraphDef, tensors: Iterable[str], targ
             name = _free(body, f"{old}-{port}-{target.cast_name}")
             editor.add_cast(name, body.tensor_name((node, port)), body.devices[node], DT_FLOAT, target.number)
             names[tensor] = f"{name}:0"
-    return Renamed(editor.proto, names)
+    return Renamed(editor.edited(), names)
 
 
 def _definition(view: GraphView, name: str) -> tf_api.FunctionDef | tf_api.GraphDef:

@@ -6,7 +6,8 @@ from tfmp import tf_api
 from tfmp.dtypes import FloatFormat
 from tfmp.files.views import GraphView
 from tfmp.files.weights import Storage
-from tfmp.graph.constants import set_handle_types, with_cast_constants, with_rounded_values
+from tfmp.graph.constants import with_cast_constants, with_rounded_values
+from tfmp.graph.handles import set_handle_types
 from tfmp.graph.library import with_bodies
 from tfmp.graph.wire import Proto
 from tfmp.rewriting.retype import retyped

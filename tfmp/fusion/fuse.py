@@ -23,14 +23,11 @@ from tfmp.graph.grow import GrowingFunction
 from tfmp.graph.prune import pruned
 from tfmp.graph.readers import Readers
 from tfmp.graph.reread import grown
-from tfmp.program.liveness import arrows, dead_nodes
+from tfmp.program.liveness import LOOP_BACK, arrows, dead_nodes
 from tfmp.program.program import Program
 from tfmp.program.shapes import Graphs, Sizes
 
 SUMS = ADDITIONS | {"AddN"}
-
-LOOPS_INSIDE = frozenset({"NextIteration"})
-"""What a body with loops that are no functions has; it is left alone."""
 
 WANTED = frozenset({"Mean", *PRODUCTS, *CONVOLUTIONS})
 """What a body has that something can be found in."""
@@ -62,7 +59,7 @@ def fuse(program: Program, graphs: Graphs, kept: Mapping[str, frozenset[int]], *
     found = {}
     for name, body in program.bodies.items():
         ops = {kind.op for kind in body.kinds.table}
-        hopeful = name and not WANTED.isdisjoint(ops) and LOOPS_INSIDE.isdisjoint(ops)
+        hopeful = name and not WANTED.isdisjoint(ops) and LOOP_BACK.isdisjoint(ops)
         after = _fused(program, body, graphs, kept.get(name, frozenset()) | body.marked, frozen_gradients) if hopeful else None
         if after is not None:
             found[name] = after

@@ -72,7 +72,7 @@ class Needs:
 
     @functools.cached_property
     def needless(self) -> set[int]:
-        """The same of the body once it is rewritten, and what stands in for nodes in vain; to be asked when all is announced."""
+        """The nodes that nothing needs in the body once it is rewritten, and what stands in for nodes in vain; to be asked when all is announced."""
         body, stand_in = self._body, self._stand_in
         inputs: list[Sequence[Edge]] = [*body.inputs, *self._made]
         read = [*counts(body), *[0] * len(self._made)]

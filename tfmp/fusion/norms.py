@@ -59,14 +59,11 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
     remembered = memory()
     around = Surroundings(body, sizes, readers, numbers=remembered.numbers)
     repeats = Repeats(around, remembered)
-    axes_of_kind = dict[Any, tuple[int, ...] | None]()
+    known = dict[Any, tuple[int, ...] | None]()
     for node in body.nodes_of(["Mean"]):
         if body.inputs[node][0] not in done:
             data, where = body.inputs[node]
-            alike = sizes.shape(data), body.kind_of[data[0]], data[1], body.kind_of[where[0]]
-            if body.ops[where[0]] != "Const" or alike not in axes_of_kind:
-                axes_of_kind[alike] = _axes(body, sizes, data, where, around.constants)
-            axes = axes_of_kind[alike]
+            axes = _axes_of_kind(body, sizes, data, where, around.constants, known)
             if axes is None or (data, axes) in looked:
                 continue
             looked.add((data, axes))
@@ -83,6 +80,18 @@ def norms(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> I
 def _is_kept(norm: Norm, kept: frozenset[int]) -> bool:
     """Returns whether something that a normalisation is made of must stay as it is, or something beside it."""
     return not kept.isdisjoint((*norm.inner, *norm.beside)) or (norm.gradient is not None and norm.gradient.data in kept)
+
+
+def _axes_of_kind(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constants, known: dict[Any, tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    """Returns what `_axes` does. Axes that are a constant are `known` for all data of one shape and type: the value of a constant is up to its kind, as the
+    type of the data is.
+    """
+    if body.ops[where[0]] != "Const":
+        return _axes(body, sizes, data, where, constants)
+    alike = sizes.shape(data), body.kind_of[data[0]], data[1], body.kind_of[where[0]]
+    if alike not in known:
+        known[alike] = _axes(body, sizes, data, where, constants)
+    return known[alike]
 
 
 def _axes(body: Body, sizes: Sizes, data: Edge, where: Edge, constants: Constants) -> tuple[int, ...] | None:

@@ -57,7 +57,7 @@ class Writer:
 
     def add(self, op: str, name: str, inputs: Sequence[str], shapes: Sequence[KnownShape], **attrs: object) -> Made:
         """Adds a node that is called `name` after `near`."""
-        return self.editor.make(op, f"{self.editor.body.names[self.near]}/{name}", inputs, self.near, shapes, attrs)
+        return self.editor.make(op, f"{self.editor.body.names[self.near]}/{name}", inputs, self.near, shapes, attrs=attrs)
 
     def shape(self, edge: Edge) -> KnownShape:
         """Returns the shape of a tensor whose rank is known."""

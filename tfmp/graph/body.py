@@ -11,7 +11,6 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from tfmp.graph.edges import Array, Edges, edges_of
 from tfmp.graph.kinds import Kind, Kinds
 from tfmp.graph.readers import Readers
 from tfmp.graph.schema import Layout, Slot
-from tfmp.graph.wire import Node, joined, node_def
+from tfmp.graph.wire import Node, Protos, joined
 
 ARG, RETVAL = "_Arg", "_Retval"
 
@@ -34,29 +33,6 @@ Edge = tuple[int, int]
 
 Gone = tuple[str, Node, int]
 """A node that was taken out of a body since a kernel does what it did: its op, itself, and the number of the kernel's node."""
-
-
-class Protos(Sequence[tf_api.NodeDef | None]):
-    """Nodes as TensorFlow reads them, None for pseudo nodes; each is read when it is first asked for. Never written to."""
-
-    def __init__(self, nodes: Sequence[Node | None]) -> None:
-        """Takes nodes that may be serialised."""
-        self._nodes = nodes
-        self._read: dict[int, tf_api.NodeDef] = {}
-
-    def __len__(self) -> int:
-        """Returns the number of nodes."""
-        return len(self._nodes)
-
-    def __getitem__(self, number: Any) -> Any:
-        """Returns one node."""
-        node = self._nodes[number]
-        if not isinstance(node, bytes):
-            return node
-        found = self._read.get(number)
-        if found is None:
-            found = self._read[number] = node_def(node)
-        return found
 
 
 @dataclasses.dataclass

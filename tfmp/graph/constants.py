@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, FloatFormat
 from tfmp.graph.body import Body
-from tfmp.graph.edit import GraphEditor
-from tfmp.graph.remove import OURS, without_nodes
+from tfmp.graph.edit import OURS, GraphEditor
+from tfmp.graph.remove import without_nodes
 from tfmp.graph.wire import Proto
 
 
@@ -58,14 +58,4 @@ def with_cast_constants(body: Body, original: Proto, twins: Mapping[int, Sequenc
             node.attr["SrcT"].type, node.attr["DstT"].type, node.attr["Truncate"].b = DT_FLOAT, target.number, False
             for reader in readers[twin][0]:
                 editor.redirect(reader, f"{name}:y:0" if body.name else name)
-    return editor.proto
-
-
-def set_handle_types(function: tf_api.FunctionDef, arguments: Iterable[int], dtype: int) -> None:
-    """Says that the handles that are `arguments` of `function`, which is changed, lead to variables of type `dtype`, wherever their type is noted."""
-    for argument in arguments:
-        for data in function.signature.input_arg[argument].handle_data:
-            data.dtype = dtype
-        for name in ("_handle_dtypes",) if argument in function.arg_attr else ():
-            types = function.arg_attr[argument].attr[name].list.type if name in function.arg_attr[argument].attr else []
-            types[:] = [dtype] * len(types)
+    return editor.edited()

@@ -1,4 +1,4 @@
-"""The only writer of nodes. What a `Body` was read from is never changed; of a function, only nodes that change are read and written."""
+"""The editor of graphs. What a `Body` was read from is never changed; of a function, only nodes that change are read and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,25 @@ from tfmp.dtypes import DT_FLOAT
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.kinds import NEWER
 from tfmp.graph.schema import Slot
-from tfmp.graph.wire import Columns, Node, Original, Proto, as_proto, columns_of, copy_of, joined, node_as_written, node_def, serialise, serialised, with_inputs
+from tfmp.graph.wire import (
+    Columns,
+    Node,
+    Original,
+    Proto,
+    as_bytes,
+    as_proto,
+    columns_of,
+    copy_of,
+    joined,
+    node_as_written,
+    node_def,
+    parted,
+    serialise,
+    with_inputs,
+)
+
+OURS = "-AutoMixedPrecision"
+"""How the names of nodes end that a conversion has added (TensorFlow's own pass names its casts so)."""
 
 RENAMED = frozenset(NEWER.values())
 
@@ -23,7 +41,7 @@ class Edited(NamedTuple):
       numbers: the nodes that are not.
       columns: these nodes as they are now, then the added ones.
       touched: numbers of these nodes, of arguments and of results, to whether more has changed than what they read.
-      head: all of a function but its nodes.
+      head: all of a function but its nodes. It and `touched` are the editor's own.
     """
 
     numbers: Sequence[int]
@@ -42,17 +60,22 @@ class GraphEditor:
     """
 
     def __init__(self, body: Body, original: Proto | None = None) -> None:
-        """Starts from `original`, a proto with the nodes of `body`; or, of a function, from what `body` was read from."""
+        """Starts from `original`, a proto with the nodes of `body`; or, of a function, from what `body` was read from.
+
+        Raises:
+          ValueError: there is no `original`, and `body` is a main graph.
+        """
+        if original is None and not body.name:
+            raise ValueError("a main graph is edited together with its GraphDef, which has its functions.")
         self.body = body
         self.touched: dict[int, bool] = {}
         self._original = original
         self._nodes: Sequence[Node | None] = body.nodes
-        self.head = tf_api.FunctionDef.FromString(body.rest)
+        rest = body.rest
         if original is not None:
             self._nodes = [*[None] * body.arguments, *(original.node_def if body.name else original.node)]
-        if original is not None and body.name:
-            self.head = copy_of(original)
-            del self.head.node_def[:]
+            rest = parted(as_bytes(original))[1] if body.name else b""
+        self.head = tf_api.FunctionDef.FromString(rest)
         self._written: dict[int, bytes] = {}
         self._edited: dict[int, tf_api.NodeDef] = {}
         self._redirected: dict[int, dict[int, str]] = {}
@@ -64,13 +87,13 @@ class GraphEditor:
         node = self._edited.get(number)
         if node is None:
             node = self._edited[number] = tf_api.NodeDef.FromString(self._now(number))
-            self._redirect(number, node.input)
+            self._rewire(number, node.input)
             self._redirected.pop(number, None)
         return node
 
     def _now(self, number: int) -> bytes:
         """Returns a node that is not being edited as it is now, serialised, but for what it is redirected to."""
-        return self._written.get(number) or serialised(self._nodes[number])
+        return self._written.get(number) or as_bytes(self._nodes[number])
 
     def _set(self, number: int, attribute: bytes) -> None:
         """Gives a node that is not being edited an attribute, which may be there already: the last one counts (protobuf's encoding guide, on maps)."""
@@ -103,7 +126,7 @@ class GraphEditor:
 
     def add(self, node: Node) -> None:
         """Adds a node."""
-        self._added.append(serialised(node))
+        self._added.append(as_bytes(node))
 
     def add_cast(self, name: str, source: str, device: str, origin: int, target: int) -> str:
         """Adds a Cast of the tensor written `source`; returns how its output is written."""
@@ -151,13 +174,12 @@ class GraphEditor:
 
     def rename_inputs(self, number: int, old: str, new: str) -> None:
         """Makes the node `number` of a main graph read the node `new` wherever it reads the node `old`, as data or as control."""
-        names = [text.removeprefix("^").partition(":")[0] for text in node_def(self._nodes[number]).input]
-        if old in names:
-            inputs = self.node(number).input
-            for port, text in enumerate(inputs):
-                name, colon, rest = text.removeprefix("^").partition(":")
-                if name == old:
-                    inputs[port] = f"{'^' if text.startswith('^') else ''}{new}{colon}{rest}"
+        inputs = [*(self._edited.get(number) or node_def(self._nodes[number])).input]
+        self._rewire(number, inputs)
+        for port, text in enumerate(inputs):
+            name, colon, rest = text.removeprefix("^").partition(":")
+            if name == old:
+                self.node(number).input[port] = f"{'^' if text.startswith('^') else ''}{new}{colon}{rest}"
 
     def add_argument(self, name: str, dtype: int, returned: bool) -> None:
         """Adds an argument to the function's signature, and with `returned` a result that hands it back."""
@@ -189,7 +211,7 @@ class GraphEditor:
         else:
             self._redirected.setdefault(number, {})[port] = text
 
-    def _redirect(self, number: int, inputs: MutableSequence[str]) -> None:
+    def _rewire(self, number: int, inputs: MutableSequence[str]) -> None:
         """Lets the inputs of a node be what they were redirected to. Data inputs precede control inputs (NodeDef.input)."""
         for port, text in self._redirected.get(number, {}).items():
             inputs[port] = text
@@ -199,7 +221,7 @@ class GraphEditor:
         in_between = self.body.proto_nodes
         numbers = [number for number in self.touched if number in in_between]
         self._written.update((number, serialise(node)) for number, node in self._edited.items())
-        edits = [functools.partial(self._redirect, number) for number in self._redirected]
+        edits = [functools.partial(self._rewire, number) for number in self._redirected]
         self._written.update(zip(self._redirected, with_inputs(map(self._now, self._redirected), edits), strict=True))
         self._redirected = {}
         return Edited(numbers, columns_of([*map(self._written.__getitem__, numbers), *self._added]), self.touched, self.head)
@@ -216,11 +238,10 @@ class GraphEditor:
         nodes: list[Any] = [*self._nodes[first : first + len(self.body.proto_nodes)], *edited.columns.nodes[count:]]
         for number, node in zip(edited.numbers, edited.columns.nodes, strict=False):
             nodes[number - first] = node
-        return joined(nodes if self._original is None else map(serialised, nodes), serialise(edited.head))
+        return joined(nodes if self._original is None else map(as_bytes, nodes), serialise(edited.head))
 
-    @property
-    def proto(self) -> Proto:
-        """An edited copy."""
+    def edited(self) -> Proto:
+        """Returns an edited copy."""
         return as_proto(self.definition(self.finish()))
 
 

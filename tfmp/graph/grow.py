@@ -10,8 +10,7 @@ import numpy as np
 
 from tfmp import tf_api
 from tfmp.graph.body import Body, Edge
-from tfmp.graph.edit import Edited, GraphEditor
-from tfmp.graph.remove import OURS
+from tfmp.graph.edit import OURS, Edited, GraphEditor
 from tfmp.graph.schema import registered_schema
 from tfmp.graph.wire import debug_info, node_as_written
 
@@ -55,7 +54,7 @@ class GrowingFunction(GraphEditor):
         """Returns how the tensor `edge` of the body is written now."""
         return self.named.get(edge) or self.body.tensor_name(edge)
 
-    def make(self, op: str, name: str, inputs: Iterable[str], near: int, shapes: Sequence[Any], attrs: Mapping[str, Any], value: bytes = b"") -> Made:
+    def make(self, op: str, name: str, inputs: Iterable[str], near: int, shapes: Sequence[Any], *, attrs: Mapping[str, Any], value: bytes = b"") -> Made:
         """Makes a node.
 
         Args:
@@ -94,7 +93,7 @@ class GrowingFunction(GraphEditor):
         key = (dtype, value.shape, value.tobytes(), self.body.devices[near])
         if key not in self._constants:
             held = _constant(value.tobytes(), str(value.dtype), value.shape, dtype)
-            self._constants[key] = self.make("Const", name, (), near, [value.shape], {}, held).output(0)
+            self._constants[key] = self.make("Const", name, (), near, [value.shape], attrs={}, value=held).output(0)
         return self._constants[key]
 
     def become(self, number: int, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int | None, ...] | None], **attrs: Any) -> Made:
@@ -104,6 +103,7 @@ class GrowingFunction(GraphEditor):
         self.touched[number] = True
         self._became.add(number)
         self._redirected.pop(number, None)
+        self._sums.pop(number, None)
         self._written[number] = node_as_written(name, [*inputs, *waits], self._common_of(op, number, b"", attrs)) + debug
         self.shapes[name] = shapes
         return Made(name, op)
@@ -115,20 +115,21 @@ class GrowingFunction(GraphEditor):
 
     def sum_instead(self, number: int, ports: Iterable[int], text: str) -> None:
         """Lets the AddN `number` add the tensor written `text` in the place of what it reads at `ports`."""
-        self.touched[number] = True
-        dropped, others = self._sums.setdefault(number, (set(), []))
-        dropped.update(ports)
-        others.append(text)
-        self._redirected.setdefault(number, {})
+        if number not in self._became:
+            self.touched[number] = True
+            dropped, others = self._sums.setdefault(number, (set(), []))
+            dropped.update(ports)
+            others.append(text)
+            self._redirected.setdefault(number, {})  # so that `finish` looks at its inputs
 
-    def _redirect(self, number: int, inputs: MutableSequence[str]) -> None:
-        super()._redirect(number, inputs)
+    def _rewire(self, number: int, inputs: MutableSequence[str]) -> None:
+        super()._rewire(number, inputs)
         if number in self._sums:
             (dropped, others), waits = self._sums[number], len(self.body.inputs[number])
             inputs[:] = [*(text for port, text in enumerate(inputs[:waits]) if port not in dropped), *others, *inputs[waits:]]
 
     def finish(self) -> Edited:
-        """Returns all that was edited and added."""
+        """Returns all that was edited and added; to be asked once."""
         for number, (dropped, others) in self._sums.items():
             count = len(self.body.inputs[number]) - len(dropped) + len(others)
             self._set(number, bytes(tf_api.NodeDef(attr={"N": tf_api.AttrValue(i=count)}).SerializeToString()))

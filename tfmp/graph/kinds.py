@@ -85,7 +85,7 @@ class Kinds:
         return self._read([(other, number) for number in range(len(other.table))], other.table.__getitem__)
 
     def which(self, question: Callable[[Kind], object], ops: Collection[str] | None = None) -> Array:
-        """Returns number of a kind to whether its op is one of `ops`, if there are any, and the answer to `question` is yes."""
+        """Returns number of a kind to whether its op is one of `ops`, if they are given, and the answer to `question` is yes."""
         if ops is None:
             return np.array([bool(question(kind)) for kind in self.table], bool)
         return np.array([op in ops and bool(question(kind)) for op, kind in zip(self._ops, self.table, strict=True)], bool)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfmp import tf_api
+from tfmp.graph.edit import OURS
 from tfmp.graph.wire import Proto
-
-OURS = "-AutoMixedPrecision"
-"""How the names of nodes end that a conversion has added (TensorFlow's own pass names its casts so)."""
 
 
 def without_idle_casts(proto: Proto) -> Proto:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from tfmp import tf_api
-from tfmp.graph.wire import Original, Proto, copy_of, serialised
+from tfmp.graph.wire import Original, Proto, as_bytes, copy_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Renamed:
         """
         renaming = tf_api.FunctionDef()
         renaming.signature.name = self.name
-        return serialised(self.original) + bytes(renaming.SerializeToString())
+        return as_bytes(self.original) + bytes(renaming.SerializeToString())
 
 
 def retargeted(original: Original, name: str, retargets: Iterable[Retarget]) -> Proto:

@@ -41,7 +41,6 @@ class Tap:
 
 def with_taps(
     body: Body,
-    original: tf_api.FunctionDef,
     name: str,
     taps: Sequence[Tap],
     calls: Collection[int],
@@ -50,11 +49,10 @@ def with_taps(
     place: str,
     in_turn: bool,
 ) -> tf_api.FunctionDef:
-    """Returns a copy of `original`, called `name`, with `taps`. It is never compiled by XLA.
+    """Returns a copy of a function, called `name`, with `taps`. It is never compiled by XLA.
 
     Args:
-      body: the view of `original`.
-      original: a function; it is not changed.
+      body: the function; it is not changed.
       name: the name of the copy.
       taps: what to look at, at most one for each node.
       calls: nodes that call functions with taps.
@@ -64,7 +62,7 @@ def with_taps(
       in_turn: let taps, and the calls with taps, run one after the other in topological order, loops one step at a time, and no stateless op before the
         taps that precede it. Not done in a function with TensorFlow 1's loops or branches.
     """
-    editor = GraphEditor(body, original)
+    editor = GraphEditor(body)
     head = editor.head
     for attr in COMPILED:
         head.attr.pop(attr, None)
@@ -94,7 +92,7 @@ def with_taps(
             if not framed or _hold_up(editor, tap, before, readers):
                 editor.add_control_output(before)
     head.signature.is_stateful |= bool(taps or calls)
-    return retargeted(editor.proto, name, retargets)
+    return retargeted(editor.edited(), name, retargets)
 
 
 def _may_wait(body: Body, number: int) -> bool:

@@ -11,7 +11,7 @@ from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import END, Columns, Original, columns_of, columns_of_graph, parted, serialised, signature_of
+from tfmp.graph.wire import END, Columns, Original, as_bytes, columns_of, columns_of_graph, parted, signature_of
 
 
 def signature(function: Original) -> tf_api.OpDef:
@@ -29,9 +29,10 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     Raises:
       GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
     """
-    whole = serialised(function)
+    whole = as_bytes(function)
     nodes, rest = parted(whole)
-    head, columns = tf_api.FunctionDef.FromString(rest), columns_of(nodes, whole)
+    head = tf_api.FunctionDef.FromString(rest)
+    columns = columns_of(nodes, whole, f" of function {head.signature.name!r}")
     arguments, results = head.signature.input_arg, head.signature.output_arg
     body = Body(head.signature.name, attrs=head.attr, arguments=len(arguments), results=len(results), rest=rest)
     body.control_results = tuple(head.control_ret.values())
@@ -62,7 +63,9 @@ def library_schemas(functions: Iterable[tf_api.FunctionDef]) -> dict[str, OpSche
 
 
 def add_pseudo(body: Body, op: str, args: Sequence[tf_api.Message]) -> None:
-    """Adds arguments or results of a function."""
+    """Adds arguments or results of a function; raises `GraphError` if an argument has no name."""
+    if op == ARG and not all(arg.name for arg in args):
+        raise GraphError(f"an argument{_where(body)} has no name, so that nothing can read it; give it one.")
     layout = ARG_LAYOUT if op == ARG else RETVAL_LAYOUT
     body.add([arg.name for arg in args], body.kinds.pseudo(op, layout, [arg.type for arg in args]), [""] * len(args), [None] * len(args))
 
@@ -84,7 +87,7 @@ def read_by_results(names: Iterable[str], ret: Mapping[str, str], body: Body) ->
     for name in names:
         text = ret.get(name)
         if not text:
-            raise GraphError(f"node {name!r}{_where(body)} reads {text or END!r}, which is not there.")
+            raise GraphError(f"node {name!r}{_where(body)} reads '', which is not there.")
         yield text
         yield END
 

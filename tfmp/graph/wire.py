@@ -35,13 +35,13 @@ FIELDS: Mapping[str, Sequence[tuple[str, int, Any]]] = {
     "FunctionOfInputs": (("node", 3, "Inputs"),),
     "FunctionOfBytes": (("node", 3, BYTES),),
     "GraphOfBytes": (("node", 1, BYTES),),
-    "Head": (("signature", 1, BYTES),),
+    "Signature": (("signature", 1, BYTES),),
 }
 """Message to its fields, numbered as in TensorFlow's `node_def.proto`, `function.proto` and `graph.proto`. Fields that are left out survive as they are, until
 they are discarded.
 """
 
-SINGLE = frozenset({"name", "op", "info", "signature"})
+SINGLE = frozenset({"name", "op", "info"})
 """Fields that are there once; the others are repeated."""
 
 
@@ -94,7 +94,34 @@ def node_def(node: Node) -> tf_api.NodeDef:
     return tf_api.NodeDef.FromString(node) if isinstance(node, bytes) else node
 
 
-def serialised(message: Original | Node) -> bytes:
+class Protos:
+    """Nodes as TensorFlow reads them, None for pseudo nodes; each is read when it is first asked for. Never written to."""
+
+    def __init__(self, nodes: Sequence[Node | None]) -> None:
+        """Takes nodes that may be serialised."""
+        self._nodes = nodes
+        self._read: dict[int, tf_api.NodeDef] = {}
+
+    def __len__(self) -> int:
+        """Returns the number of nodes."""
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields all of them."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> Any:
+        """Returns one node: a NodeDef, or None."""
+        node = self._nodes[number]
+        if not isinstance(node, bytes):
+            return node
+        found = self._read.get(number)
+        if found is None:
+            found = self._read[number] = node_def(node)
+        return found
+
+
+def as_bytes(message: Original | Node) -> bytes:
     """Returns `message`, serialised."""
     return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
@@ -117,8 +144,8 @@ def debug_info(node: bytes) -> bytes:
 
 
 def signature_of(function: bytes) -> tf_api.OpDef:
-    """Returns the signature of a serialised function."""
-    return tf_api.OpDef.FromString(_messages()["Head"].FromString(function).signature)
+    """Returns the signature of a serialised function; what it says in parts, as `Renamed` does, is taken together."""
+    return tf_api.OpDef.FromString(b"".join(_messages()["Signature"].FromString(function).signature))
 
 
 def parted(function: bytes) -> tuple[list[bytes], bytes]:
@@ -167,9 +194,9 @@ BETWEEN = b"\x1a\x00\x22\x00"
 """An input (field 3) and a device (field 4) that are written as nothing, as those of no node are."""
 
 
-def columns_of(nodes: Sequence[bytes], function: bytes = b"") -> Columns:
+def columns_of(nodes: Sequence[bytes], function: bytes = b"", where: str = "") -> Columns:
     """Returns the columns of serialised nodes; raises `GraphError` if one has no name, or an input without one. `function` is a serialised function that has
-    just these nodes, if there is one at hand.
+    just these nodes, if there is one at hand, and `where` tells the user which one they are in.
 
     Names, inputs and devices are read as if all nodes were one that has many of each (protobuf's encoding guide: messages that are written one after the other
     are read as one).
@@ -177,10 +204,10 @@ def columns_of(nodes: Sequence[bytes], function: bytes = b"") -> Columns:
     texts = _messages()["Texts"].FromString(BETWEEN.join([*nodes, b""]))
     names, inputs, devices = texts.names[:], texts.input[:], texts.devices[:]
     if len(names) != len(nodes):
-        raise GraphError(f"{len(nodes) - len(names)} of {len(nodes)} nodes have no name.")
+        raise GraphError(f"{len(nodes)} nodes{where} have {len(names)} names; give each of them one.")
     if inputs.count(END) != len(nodes):
         reader = next(name for name, node in zip(names, nodes, strict=True) if END in _messages()["Inputs"].FromString(node).input)
-        raise GraphError(f"node {reader!r} reads {END!r}, which is not there.")
+        raise GraphError(f"node {reader!r}{where} reads '', which is not there.")
     placed = [""] * len(nodes) if len(devices) == len(nodes) else list(_devices(devices))
     return Columns(names, placed, inputs, _attributes(function or joined(nodes, b"")), nodes)
 

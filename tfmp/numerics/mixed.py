@@ -56,10 +56,10 @@ def settings_for(traced: Traced, changes: Mapping[str, Any]) -> Settings:
 def convert(traced: Traced, changes: Mapping[str, Any]) -> Pair:
     """Returns both programs of `traced`; raises what `tfmp.convert_function` does."""
     settings = settings_for(traced, changes)
-    conversion = engine.convert_named(traced.name, tf_api.function_definition, settings, graphs=tf_api.python_graphs([traced.atomic]).get)
+    conversion = engine.convert_named(traced.name, tf_api.serialised_function, settings, graphs=tf_api.python_graphs([traced.atomic]).get)
     number = next(_numbers)
     linked = conversion.functions(lambda name, version: f"{name}_mixed_{number}" + (f"_{version}" if version else ""))
     protos = {one.name: one.proto for one in linked}
-    mixed = from_function(linked[0].name, lambda name: protos[name] if name in protos else tf_api.function_definition(name))
+    mixed = from_function(linked[0].name, lambda name: protos[name] if name in protos else tf_api.serialised_function(name))
     incomparable = frozenset().union(*(body.plan.other_results for body in conversion.bodies.values()))
     return Pair(traced, settings, find_sites(traced.program()), find_sites(mixed), incomparable)

@@ -63,9 +63,8 @@ class TappedProgram:
             for callee in callees
         ]
         calls = [node for node, callees in instance.calls.items() if number in sites.live and all(callee.instance in sites.live for callee in callees)]
-        original = sites.program.definitions[instance.function]
         place = "/".join(sites.places[number])
-        return with_taps(body, original, names[number], taps, calls, retargets, place=place, in_turn=in_turn)
+        return with_taps(body, names[number], taps, calls, retargets, place=place, in_turn=in_turn)
 
     def _token(self, site: Site) -> str:
         def callback(*values: Any) -> Sequence[Any]:

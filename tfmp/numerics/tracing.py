@@ -43,7 +43,7 @@ class Traced:
 
     def program(self) -> Program:
         """Returns the float32 program: what the function was before anything was converted."""
-        return from_function(self.name, tf_api.function_definition)
+        return from_function(self.name, tf_api.serialised_function)
 
     def private(self) -> tuple[list[Any], list[Any]]:
         """Returns the arguments with a new variable in the place of each one, so that a run changes none of the user's; and those new variables, which

@@ -28,8 +28,14 @@ def dead_nodes(body: Body) -> tuple[int, ...]:
     return body.dead
 
 
+LOOP_BACK = frozenset({"NextIteration", "RefNextIteration"})
+"""Ops that lead back to where a loop begins that is no function: the only cycles that a graph may have, and that can keep themselves going with nothing that
+needs them.
+"""
+
+
 def _dead_nodes(body: Body) -> list[int]:
-    if "NextIteration" in body.by_op:  # only a loop can keep itself going with nothing that needs it
+    if not LOOP_BACK.isdisjoint(body.by_op):
         needed = np.zeros(len(body), bool)
         readers, sources = arrows(body)
         needed[Neighbours(readers, sources, len(body)).walk(np.array(roots(body), np.int32))[0]] = True
@@ -46,27 +52,27 @@ def counts(body: Body) -> list[int]:
 
 
 def peeled(
-    counts: list[int], inputs: Sequence[Sequence[Edge]], waits: Mapping[int, Sequence[int]], stand_in: Mapping[int, int] = MappingProxyType({})
+    read: list[int], inputs: Sequence[Sequence[Edge]], waits: Mapping[int, Sequence[int]], stand_in: Mapping[int, int] = MappingProxyType({})
 ) -> set[int]:
     """Returns the nodes that nothing needs in a graph without cycles: those that nothing reads, then those that only they read, and so on.
 
     Args:
-      counts: for each node how many read it or wait for it; used up.
+      read: for each node how many read it or wait for it; used up.
       inputs: what each node reads.
       waits: what nodes wait for without reading it.
       stand_in: nodes to others that are read in their place.
     """
-    found = [node for node, count in enumerate(counts) if not count]
+    found = [node for node, count in enumerate(read) if not count]
     for node in found:  # grows while it is walked
         for source, _ in inputs[node]:
             if source in stand_in:
                 source = stand_in[source]
-            counts[source] -= 1
-            if not counts[source]:
+            read[source] -= 1
+            if not read[source]:
                 found.append(source)
         for source in waits.get(node, ()):
-            counts[source] -= 1
-            if not counts[source]:
+            read[source] -= 1
+            if not read[source]:
                 found.append(source)
     return set(found)
 

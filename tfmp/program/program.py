@@ -24,7 +24,7 @@ class Program:
     Attributes:
       root: name of the root function, or "" for a main graph.
       bodies: name to body; the root comes first.
-      definitions: name to what a body was read from.
+      definitions: name to what a body was read from, before kernels were put in.
       compiled: names of the bodies that some path from the root reaches under `jit_compile=True`.
       interpreted: names of the bodies that some path reaches without it. A body may be in both.
       partner: name of a second root, or "": a backward function, which runs after the first root on what that has saved.

@@ -95,7 +95,7 @@ class _Work:
         broadcasting, reductions = (body.kinds.are_of(ops)[body.kind_array] for ops in (BROADCASTING, REDUCTIONS))
         sized = self._reading(body.kinds.are_of(COPIES)) & broadcasting | reductions
         sizes.shapes([edge for node in np.flatnonzero(sized).tolist() for edge in ((node, 0), *body.inputs[node])])  # together is cheaper
-        self._is_scalar = body.kinds.which(_may_be_neutral, {"Const", "Sub"})
+        self._is_scalar = body.kinds.which(_may_be_neutral, MAY_BE_NEUTRAL)
         self.is_worth_asking = bytearray(sized | self._reading(self._is_scalar))
 
     def _reading(self, kinds: Array) -> Array:
@@ -190,10 +190,14 @@ class _Work:
                     self._redirect((node, port), source)
 
 
+MAY_BE_NEUTRAL = frozenset({"Const", "Sub"})
+"""Ops that may make a neutral scalar: a constant is one, or not; a difference may be the width of the range of random numbers."""
+
+
 def _may_be_neutral(kind: Kind) -> bool:
-    """Returns whether a node makes a neutral scalar: it is such a constant, or may be the width of the range of random numbers."""
+    """Returns whether a node of `MAY_BE_NEUTRAL` may make a neutral scalar."""
     if kind.op != "Const":
-        return kind.op == "Sub"
+        return True
     low, high = constant(kind) if kind.types == [DT_FLOAT] else ANYTHING
     return low == high and low in (0.0, 1.0)
 

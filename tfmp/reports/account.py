@@ -206,7 +206,7 @@ def make_record(conversion: Conversion, shapes: ShapeLookup, source: Callable[[]
 
 def kept_allow_ops(conversion: Conversion) -> Iterable[Decision]:
     """Yields the decision of every float32 allowlist node that stays in float32, with its reason; its fixed types are not counted."""
-    for decision in conversion.decisions(conversion.lists.ops(ALLOW), kept=True):
+    for decision in conversion.decisions(conversion.lists.ops(ALLOW), only_float32=True):
         if not (decision.attribute.startswith("fixed") or decision.rule == REPLACED):
             yield decision
 

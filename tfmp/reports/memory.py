@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tfmp.dtypes import FLOAT32
 from tfmp.graph.body import ARG, RETVAL, Body, Edge
-from tfmp.graph.remove import OURS
+from tfmp.graph.edit import OURS
 from tfmp.program.calls import CALLING_OPS
 from tfmp.reports.parts import Part
 from tfmp.reports.records import Cast, Memory

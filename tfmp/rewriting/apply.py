@@ -1,4 +1,4 @@
-"""Carries out a plan on a copy of the proto, and verifies the result before anyone sees it."""
+"""Carries out a plan, and verifies the result before anyone sees it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def apply(plan: Plan, original: Proto | None, library: Mapping[str, OpSchema], d
     """Returns what `plan` makes of a function, serialised, or of a main graph.
 
     Args:
-      plan: edits of the body that was read from `original`.
-      original: the FunctionDef or GraphDef, which is not changed; None for a function that is what `plan.body` was read from.
+      plan: edits of a body.
+      original: the FunctionDef or GraphDef with the nodes of `plan.body`, which is not changed; None for a function that is what `plan.body` was read from.
       library: schemas of functions that nodes name as their op.
       devices: device types on which every changed node must have a kernel.
 
