@@ -84,6 +84,23 @@ UNREADABLE = {
         lambda graph: setattr(graph.library.function[0].node_def[0], "name", "a"),
         "two nodes of function 'square' are called 'a'; rename one of them.",
     ),
+    "a node without a name": (lambda graph: setattr(graph.node[1], "name", ""), "MatMul node number 1 has no name; give it one."),
+    "a node of a function without a name": (
+        lambda graph: setattr(graph.library.function[0].node_def[0], "name", ""),
+        "MatMul node number 0 of function 'square' has no name; give it one.",
+    ),
+    "an empty input in a function": (
+        lambda graph: graph.library.function[0].node_def[0].input.__setitem__(1, ""),
+        "node 'm' of function 'square' reads '', which is not there.",
+    ),
+    "an argument without a name": (
+        lambda graph: setattr(graph.library.function[0].signature.input_arg[0], "name", ""),
+        "an argument of function 'square' has no name, so that nothing can read it; give it one.",
+    ),
+    "a control result that is not there": (
+        lambda graph: graph.library.function[0].control_ret.update({"c": "nobody"}),
+        "node 'nobody' of function 'square' is always to run (control_ret), but is not there.",
+    ),
     "an argument too many": (
         lambda graph: graph.library.function[0].signature.input_arg.add(name="z", type=DT_FLOAT),
         "PartitionedCall node 'c' hands over 1 values and takes 1, but 'square' takes 2 and gives 1.",

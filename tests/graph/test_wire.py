@@ -92,7 +92,7 @@ def test_where_a_node_comes_from_is_told_apart(node: tf_api.NodeDef) -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (tf_api.NodeDef(op="Neg"), "2 nodes have 1 names; give each of them one"),
+        (tf_api.NodeDef(op="Neg"), "Neg node number 1 has no name; give it one"),
         (tf_api.NodeDef(name="n", input=["x", ""]), "node 'n' reads '', which is not there"),
     ],
 )

@@ -27,7 +27,7 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
       library: schemas of functions that nodes may name as their op type.
 
     Raises:
-      GraphError: an op is unknown, a node reads something that is not there, or two nodes have one name.
+      GraphError: an op is unknown, a node reads or is said to run what is not there, something has no name, or two nodes have one name.
     """
     whole = as_bytes(function)
     nodes, rest = parted(whole)
@@ -42,6 +42,7 @@ def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:
     body.make_readable(range(len(body)))
     add_pseudo(body, RETVAL, results)
     _refuse_twins(body)
+    _refuse_missing(body)
     connect(body, range(len(body)), [*[END] * body.arguments, *columns.inputs, *read_by_results([result.name for result in results], head.ret, body)])
     return body
 
@@ -80,6 +81,12 @@ def _refuse_twins(body: Body) -> None:
     if len(body.by_name) < readable:
         twin = next(name for number, name in enumerate(body.names[:readable]) if body.by_name[name] != number)
         raise GraphError(f"two nodes{_where(body)} are called {twin!r}; rename one of them.")
+
+
+def _refuse_missing(body: Body) -> None:
+    for name in body.control_results:
+        if name not in body.by_name:
+            raise GraphError(f"node {name!r}{_where(body)} is always to run (control_ret), but is not there.")
 
 
 def read_by_results(names: Iterable[str], ret: Mapping[str, str], body: Body) -> Iterator[str]:

@@ -204,7 +204,8 @@ def columns_of(nodes: Sequence[bytes], function: bytes = b"", where: str = "") -
     texts = _messages()["Texts"].FromString(BETWEEN.join([*nodes, b""]))
     names, inputs, devices = texts.names[:], texts.input[:], texts.devices[:]
     if len(names) != len(nodes):
-        raise GraphError(f"{len(nodes)} nodes{where} have {len(names)} names; give each of them one.")
+        number, op = next((number, node.op) for number, node in enumerate(map(node_def, nodes)) if not node.name)
+        raise GraphError(f"{op} node number {number}{where} has no name; give it one.")
     if inputs.count(END) != len(nodes):
         reader = next(name for name, node in zip(names, nodes, strict=True) if END in _messages()["Inputs"].FromString(node).input)
         raise GraphError(f"node {reader!r}{where} reads '', which is not there.")
