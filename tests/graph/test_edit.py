@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.graph_text import functions, parse, render
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT, DT_HALF
+from tfmp.graph import wire
 from tfmp.graph.edit import GraphEditor
 from tfmp.graph.retarget import Retarget, retargeted
 from tfmp.graph.schema import Slot
@@ -181,6 +183,27 @@ def test_edits_in_any_order_come_to_what_they_do_to_a_message(edits: list[tuple[
             assert editor.edited() == expected
     assert editor.edited() == expected
     assert original.SerializeToString(deterministic=True) == before
+
+
+@given(st.lists(EDITS), st.sampled_from(["bytes", "message", "graph"]))
+def test_edits_come_to_the_same_where_protobuf_keeps_both(edits: list[tuple[str, Any]], form: str) -> None:
+    with mock.patch.object(wire, "doubles", lambda: True):
+        test_edits_in_any_order_come_to_what_they_do_to_a_message.hypothesis.inner_test(edits, form)  # type: ignore[attr-defined]
+
+
+def test_no_attribute_is_there_twice_where_protobuf_keeps_both() -> None:
+    function = functions(parse(FUNCTION))["f"]
+    for doubles in (False, True) if not wire.doubles() else (True,):
+        editor = GraphEditor(read_function(function.SerializeToString(), {}))
+        with mock.patch.object(wire, "doubles", lambda doubles=doubles: doubles):
+            editor.redirect((3, 1), "a")
+            editor.retype(3, Slot("T"), DT_HALF)
+            editor.redirect((3, 0), "b")
+            node = wire.parted(editor.definition(editor.finish()))[0][1]
+        assert list(tf_api.NodeDef.FromString(node).input) == ["b", "a"]
+        types = [tf_api.AttrValue(type=dtype).SerializeToString() for dtype in (DT_FLOAT, DT_HALF)]
+        written = [node.count(b"\x0a\x01T\x12" + bytes([len(value)]) + value) for value in types]
+        assert written == ([0, 1] if doubles else [1, 1])
 
 
 def test_a_main_graph_is_not_edited_without_its_proto() -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tfmp import tf_api
 from tfmp.dtypes import DT_FLOAT
+from tfmp.graph import wire
 from tfmp.graph.body import Body, Edge
 from tfmp.graph.kinds import NEWER
 from tfmp.graph.schema import Slot
@@ -98,7 +99,12 @@ class GraphEditor:
     def _set(self, number: int, attribute: bytes) -> None:
         """Gives a node that is not being edited an attribute, which may be there already: the last one counts (protobuf's encoding guide, on maps)."""
         self.touched[number] = True
-        self._written[number] = self._now(number) + attribute
+        if wire.doubles():
+            node = self.node(number)
+            for name, value in tf_api.NodeDef.FromString(attribute).attr.items():
+                node.attr[name].CopyFrom(value)
+        else:
+            self._written[number] = self._now(number) + attribute
 
     def forget_shapes(self, number: int) -> None:
         """Takes away the shapes of its results from a node of a saved function whose results have others now: TensorFlow refuses a node with wrong ones."""

@@ -131,6 +131,15 @@ def serialise(message: tf_api.Message) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
+@functools.cache
+def doubles() -> bool:
+    """Returns whether this protobuf writes an attribute twice that it has read twice. The last one counts all the same, but protobuf 3.20, where it is in C++,
+    complains of each such node on stderr.
+    """
+    attribute = tf_api.NodeDef(attr={"T": tf_api.AttrValue(type=1)}).SerializeToString()
+    return bool(tf_api.NodeDef.FromString(attribute + attribute).SerializeToString() != attribute)
+
+
 def node_as_written(name: str, inputs: Iterable[str], common: bytes) -> bytes:
     """Returns a node, serialised, that has a name and inputs of its own, and all else as a serialised NodeDef without those says."""
     return bytes(_messages()["Inputs"](name=name, input=inputs).SerializeToString()) + common
