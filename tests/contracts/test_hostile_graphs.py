@@ -64,6 +64,10 @@ UNREADABLE = {
     "no such output": (_input("x:1"), "node 'm' reads 'x:1', but 'x' has 1 outputs."),
     "a negative output": (_input("x:-1"), "node 'm' reads 'x:-1', which is not there."),
     "an output of a function's form": (_input("x:output:7:7"), "node 'm' reads 'x:output:7:7', which is not there."),
+    "an output of a node that has none": (
+        lambda graph: (graph.node.add(name="n", op="NoOp"), graph.node[1].input.__setitem__(0, "n:")),
+        "node 'm' reads 'n:', but 'n' has 0 outputs.",
+    ),
     "an empty input": (_input(""), "node 'm' reads '', which is not there."),
     "a missing input": (lambda graph: graph.node[1].input.pop(), "MatMul node 'm' has 1 data inputs; its op takes 2."),
     "data after control": (
@@ -127,6 +131,7 @@ def test_an_unreadable_graph_is_an_error_that_names_the_place(what: str) -> None
     ("text", "message"),
     [
         ("n = NoOp()\nm = MatMul(n, n)\n", "node 'm' reads 'n', but 'n' has 0 outputs."),
+        ("n = NoOp()\nm = MatMul(n:0, n)\n", "node 'm' reads 'n:0', but 'n' has 0 outputs."),
         (X + "n = NextIteration(x)\nr = Relu(n)\n", "NextIteration node 'n' feeds Relu; only Merge may follow it."),
         ("k = Const() value=absent\nm = MatMul(k, k)\nf = Identity(m)\n", "Const node 'k' has no value."),
     ],

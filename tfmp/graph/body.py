@@ -27,6 +27,9 @@ ARG, RETVAL = "_Arg", "_Retval"
 ARG_LAYOUT = Layout((Slot("T"),), (), (0,), {"output": 0})
 RETVAL_LAYOUT = Layout((Slot("T"),), (0,), (), {})
 
+NO_OUTPUT = "\ud800"
+"""Half of a surrogate pair, which no text has that protobuf has read (its strings are UTF-8)."""
+
 Edge = tuple[int, int]
 """Number of the source node and of its output port."""
 
@@ -220,7 +223,7 @@ class Body:
     def _first_suffix(self, kind: Kind) -> str:
         """Returns how the first output of nodes of a kind is written, after their names; of nodes that have none, something that nothing reads."""
         if not kind.layout.outputs:
-            return ":"
+            return NO_OUTPUT
         return kind.layout.output_names[0] if self.name and not kind.is_pseudo else ""
 
 
