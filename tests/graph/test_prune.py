@@ -39,7 +39,7 @@ def test_what_is_left_is_what_a_reader_of_the_smaller_function_sees() -> None:
     smaller = pruned(body, dead_nodes(body))
     proto = tf_api.FunctionDef.FromString(smaller.joined())
     assert [node.name for node in proto.node_def] == ["first", "second", "idlest"]
-    again = read_function(proto, {})
+    again = read_function(smaller.joined(), {})
     for field in ("names", "ops", "devices", "types", "layouts", "inputs", "by_name", "tensors", "controlled", "arguments", "results", "nodes", "rest"):
         assert getattr(smaller, field) == getattr(again, field), field
     for field in dataclasses.fields(Edges):
