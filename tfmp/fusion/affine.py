@@ -42,10 +42,8 @@ class Affine:
 
 def affines(body: Body, sizes: Sizes, readers: Readers, kept: Collection[int]) -> Iterator[Affine]:
     """Yields scales and offsets of channels in `body`; the arguments are those of `norms.norms`."""
-    if CONVOLUTIONS.isdisjoint(body.ops):
-        return
-    for node, op in enumerate(body.ops):
-        if op in ADDITIONS and node not in kept and body.types[node][0] == DT_FLOAT:
+    for node in body.nodes_of(ADDITIONS) if body.nodes_of(CONVOLUTIONS) else ():
+        if node not in kept and body.types[node][0] == DT_FLOAT:
             shape = sizes.shape((node, 0))
             if shape is not None and len(shape) in CHANNEL_RANKS and shape[-1]:
                 found = _found(body, sizes, readers, node, shape)

@@ -36,8 +36,8 @@ class SummedProduct:
 
 def summed_products(body: Body, sizes: Sizes, readers: Readers, kept: frozenset[int]) -> Iterator[SummedProduct]:
     """Yields the sums of products in `body` that are products of sums; the arguments are those of `norms.norms`."""
-    for product, op in enumerate(body.ops):
-        if op in PRODUCTS and body.types[product][0] == DT_FLOAT and product not in kept:
+    for product in body.nodes_of(PRODUCTS):
+        if body.types[product][0] == DT_FLOAT and product not in kept:
             found = readers[product][0]
             if len(found) == 1 and body.ops[found[0][0]] == "Sum" and found[0][0] not in kept and _adds_up_examples(body, sizes, product, found[0][0]):
                 yield SummedProduct(product, found[0][0], *body.inputs[product])

@@ -39,6 +39,7 @@ class Writer:
         self._handed: set[int] = set()
         self._redirects: dict[Edge, Edge] = {}
         self._constants: dict[Any, str] = {}
+        self._targets: dict[Any, str] = {}
 
     def announce(self, node: int, op: str, reads: Sequence[Edge]) -> None:
         """Says that `node` will become of op `op`, made of the tensors `reads`: whatever is written from now on reads it as that."""
@@ -74,8 +75,11 @@ class Writer:
 
     def target(self, shape: KnownShape, name: str, like: str) -> str:
         """Returns how a tensor is written that says `shape`: a constant, or the shape of the float32 tensor written `like` if that is not known enough."""
-        if shape.count(None) < 2:
-            return self.constant(tuple([-1 if size is None else size for size in shape]), f"{name}/shape", DT_INT32)
+        key = shape, self.editor.body.devices[self.near]
+        if key not in self._targets and shape.count(None) < 2:
+            self._targets[key] = self.constant(tuple([-1 if size is None else size for size in shape]), f"{name}/shape", DT_INT32)
+        if key in self._targets:
+            return self._targets[key]
         return self.add("Shape", f"{name}/shape", [like], [(len(shape),)], T=DT_FLOAT, out_type=DT_INT32).output(0)
 
     def reshaped(self, text: str, shape: KnownShape, name: str) -> str:
