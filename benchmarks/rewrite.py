@@ -9,11 +9,11 @@ their gradients. The C++ pass gets the same graph through grappler's own entry p
 Times are CPU times of this process, which other work on the machine disturbs least.
 
 The aim is 5 % of tracing. Measured with kernels, on 2 cores with TensorFlow 2.21 (of tracing; us a node; TensorFlow's C++ pass, which puts in no kernels):
-lean, 2,900 nodes 4.6 to 4.9 % (12 to 13; 17), 14,600 nodes 4.2 % (11 to 12; 21 to 24), 58,000 nodes 4.6 to 5.0 % (13 to 14; 31 to 42); keras, 2,800 nodes
-4.3 to 4.6 % (11 to 13; 15), 14,200 nodes 3.3 to 4.0 % (11; 18 to 22), 57,000 nodes 4.2 to 4.4 % (13; 30 to 36). So it grows linearly, costs less than the
-C++ pass, and is at the aim from a few thousand nodes on. 4 to 5 ms are spent however small a function is, mostly on calls with small arrays, and the C++
-pass has its share too: 300 nodes 9.5 to 11 % (26 to 27; 23 to 30, which is 8 to 11 %; the first Keras step of a process traces longer), 200 functions 11 to
-13 % (115; 185), loops 10 to 11 % (50; 80). A process with 58,000 nodes takes 1.7 GB.
+lean, 2,900 nodes 4.6 to 5.2 % in five runs, 4.7 % in the middle (11 to 14; 17 to 19), 14,600 nodes 4.2 % (11 to 12; 21 to 24), 58,000 nodes 4.6 to 5.0 %
+(13 to 14; 31 to 42); keras, 2,800 nodes 4.3 to 4.9 % (11 to 14; 15), 14,200 nodes 3.3 to 4.0 % (11; 18 to 22), 57,000 nodes 4.2 to 4.4 % (13; 30 to 36). So
+it grows linearly, costs less than the C++ pass, and is at the aim from a few thousand nodes on. 4 to 5 ms are spent however small a function is, mostly on
+calls with small arrays, and the C++ pass has its share too: 300 nodes 9.5 to 13 % (26 to 33; 23 to 30, which is 8 to 11 %; the first Keras step of a
+process traces longer), 200 functions 11 to 13 % (115; 185), loops 10 to 11 % (50; 80). A process with 58,000 nodes takes 1.7 GB.
 """
 
 from __future__ import annotations
