@@ -107,15 +107,15 @@ def has_function(name: str) -> bool:
 
 
 def serialised_function(name: str) -> bytes:
-    """Returns what `function_definition` does, serialised, which takes a third of the time."""
+    """Returns the definition that the eager context holds for the function `name`, serialised; raises `OpError` if there is none."""
     with _c_api_util.tf_buffer() as buffer:
         _pywrap_tfe.TFE_ContextGetFunctionDef(_context.context()._handle, name, buffer)
         return bytes(_pywrap_tf_session.TF_GetBuffer(buffer))
 
 
 def function_definition(name: str) -> FunctionDef:
-    """Returns a copy of the definition that the eager context holds for the function `name`; raises `OpError` if there is none."""
-    return _context.context().get_function_def(name)
+    """Returns what `serialised_function` does as a message, which takes three times as long."""
+    return FunctionDef.FromString(serialised_function(name))
 
 
 def imported(graph_def: GraphDef) -> tf.Graph:

@@ -12,7 +12,7 @@ from tests.graph_text import functions, parse
 from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.retarget import Renamed
-from tfmp.graph.wire import END, columns_of, columns_of_graph, debug_info, joined, node_def, parted, signature_of, with_inputs
+from tfmp.graph.wire import END, columns_of, columns_of_graph, debug_info, joined, node_def, parted, signature, with_inputs
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 DEVICES = st.sampled_from(["", "/device:GPU:0", "/job:worker/replica:0/task:0/device:CPU:0", "é"])
@@ -67,8 +67,8 @@ def test_a_function_in_parts_is_the_function(protos: list[tf_api.NodeDef]) -> No
     parts, rest = parted(function.SerializeToString())
     assert list(map(node_def, parts)) == list(function.node_def)
     assert tf_api.FunctionDef.FromString(joined(parts, rest)) == function
-    assert signature_of(function.SerializeToString()) == function.signature
-    renamed = signature_of(Renamed(function, "g").SerializeToString())
+    assert signature(function.SerializeToString()) == function.signature
+    renamed = signature(Renamed(function, "g").SerializeToString())
     assert (renamed.name, renamed.input_arg) == ("g", function.signature.input_arg)
     del function.node_def[:]
     assert tf_api.FunctionDef.FromString(rest) == function

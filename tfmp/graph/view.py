@@ -11,12 +11,7 @@ from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import ARG, ARG_LAYOUT, RETVAL, RETVAL_LAYOUT, Body, Edge
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.wire import END, Columns, Original, as_bytes, columns_of, columns_of_graph, parted, signature_of
-
-
-def signature(function: Original) -> tf_api.OpDef:
-    """Returns the signature of a function."""
-    return signature_of(function) if isinstance(function, bytes) else function.signature
+from tfmp.graph.wire import END, Columns, Original, as_bytes, columns_of, columns_of_graph, parted
 
 
 def read_function(function: Original, library: Mapping[str, OpSchema]) -> Body:

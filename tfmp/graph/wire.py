@@ -83,7 +83,7 @@ def as_proto(original: Original) -> Proto:
 def copy_of(original: Original) -> Proto:
     """Returns a new proto that says what `original` does."""
     if isinstance(original, bytes):
-        return tf_api.FunctionDef.FromString(original)
+        return as_proto(original)
     copy = type(original)()
     copy.CopyFrom(original)
     return copy
@@ -152,8 +152,10 @@ def debug_info(node: bytes) -> bytes:
     return bytes(debug.SerializeToString())
 
 
-def signature_of(function: bytes) -> tf_api.OpDef:
-    """Returns the signature of a serialised function; what it says in parts, as `Renamed` does, is taken together."""
+def signature(function: Original) -> tf_api.OpDef:
+    """Returns the signature of a function; what a serialised one says in parts, as `Renamed` does, is taken together."""
+    if not isinstance(function, bytes):
+        return function.signature
     return tf_api.OpDef.FromString(b"".join(_messages()["Signature"].FromString(function).signature))
 
 

@@ -9,8 +9,8 @@ from tfmp import tf_api
 from tfmp.errors import GraphError
 from tfmp.graph.body import Body
 from tfmp.graph.schema import OpSchema
-from tfmp.graph.view import library_schemas, read_function, read_graph, signature
-from tfmp.graph.wire import Original
+from tfmp.graph.view import library_schemas, read_function, read_graph
+from tfmp.graph.wire import Original, signature
 from tfmp.program.calls import call_nodes, is_compiled
 
 Lookup = Callable[[str], Original]
